@@ -1,16 +1,26 @@
-"""Hypothesis profiles for every test: bounded and repeatable by default, long and random with HYPOTHESIS_PROFILE=soak."""
+"""Hypothesis profiles for every test: bounded and repeatable, or long and random (HYPOTHESIS_PROFILE=soak)."""
 
 import os
 
 from hypothesis import HealthCheck, settings
 
-# Two cores shared with other work make single examples slow at times, so time is bounded by the number of examples.
+# Other work on the machine makes single examples slow at times: the number of examples bounds the time.
 _SLOW_IS_FINE = [HealthCheck.too_slow]
 
 settings.register_profile(
-    "default", derandomize=True, max_examples=100, deadline=None, database=None, suppress_health_check=_SLOW_IS_FINE
+    "default",
+    derandomize=True,
+    max_examples=100,
+    deadline=None,
+    database=None,
+    suppress_health_check=_SLOW_IS_FINE,
 )
 settings.register_profile(
-    "soak", derandomize=False, max_examples=20_000, deadline=None, print_blob=True, suppress_health_check=_SLOW_IS_FINE
+    "soak",
+    derandomize=False,
+    max_examples=20_000,
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=_SLOW_IS_FINE,
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))

@@ -1,0 +1,263 @@
+"""`make bench`: the speed of mhsd as ratios to bare programs, in one run, one JSON line for each figure.
+
+Each round measures mhsd and what it is compared with right after each other, and the ratio is the median of the
+rounds' ratios, so a machine that changes its speed between rounds moves both. `wanted` is the project's own
+bar, `met` whether this run reached it. The exit code is 1 with --strict when a bar was missed, else 0.
+"""
+
+import argparse
+import contextlib
+import itertools
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from peers import Exchange, Lines, Posts, closed_loop, first_line, request, started, ulids
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+MHSD = [sys.executable, "-c", "from mhsd.cli.main import mhsd; mhsd()", "conveyor-workcell"]
+ECHO = [sys.executable, str(HERE / "echo.py")]
+IMPORTS = [sys.executable, "-c", "import trio, typer, h11"]
+# The rate limit would be measured instead of the program.
+UNLIMITED = ["--rate-per-s", "1000000", "--rate-burst", "1000000"]
+IN_FLIGHT = 64
+RECORD_BYTES = 2048
+REPLY = b'"result"'
+COMPLETED = b'"status":"completed"'
+
+HELLO = {"client": {"name": "bench", "version": "1"}, "protocol_versions": ["1.0"], "features": ["batch"]}
+Measure = Callable[[], float]
+
+
+def hellos(numbers: Iterator[int]) -> Iterator[bytes]:
+    """mhs.hello requests; an id may be used once on a connection."""
+    return (request(number, "mhs.hello", HELLO) for number in numbers)
+
+
+def reads(numbers: Iterator[int], session_id: str) -> Iterator[bytes]:
+    """mhs.resource.read requests of the fixture's world."""
+    params = {"session_id": session_id, "resource_id": "world", "deadline_ms": 5000}
+    return (request(number, "mhs.resource.read", params) for number in numbers)
+
+
+def steps(numbers: Iterator[int], session_id: str) -> Iterator[bytes]:
+    """mhs.command requests: one tick of the fixture's world each, every one a new command."""
+    fixed = {
+        "session_id": session_id,
+        "capability_id": "cap.world.step.v1",
+        "input": {"ticks": 1},
+        "deadline_ms": 60000,
+    }
+    return (
+        request(number, "mhs.command", fixed | {"command_id": command_id})
+        for number, command_id in zip(numbers, ulids(), strict=False)
+    )
+
+
+def open_session(exchange: Exchange, numbers: Iterator[int]) -> str:
+    """Say hello and open a session on the only device; its id."""
+    hello = json.loads(exchange(next(hellos(numbers))))["result"]
+    device = hello["devices"][0]
+    params = {
+        "principal": {"id": "service:bench", "kind": "service"},
+        "device_ids": [device["device_id"]],
+        "capabilities": ["*"],
+        "mode": device["mode"],
+        "ttl_s": 3600,
+        "client_info": {"name": "bench", "version": "1", "transport": "stdio"},
+    }
+    answer = json.loads(exchange(request(next(numbers), "mhs.session.open", params)))
+    if "result" not in answer:
+        raise SystemExit(f"session.open: {answer}")
+    return str(answer["result"]["session_id"])
+
+
+def daemon_options(state_dir: Path) -> dict[str, Any]:
+    """Options of the daemon's process: its log goes to a file that is shown when it does not start."""
+    return {"cwd": state_dir.parent, "stderr": (state_dir.parent / "mhsd.log").open("ab")}
+
+
+class Bench:
+    """The rounds of one run and the figures that they give."""
+
+    def __init__(self, rounds: int, seconds: float, directory: Path) -> None:
+        self.rounds, self.seconds, self.directory = rounds, seconds, directory
+        self.missed: list[str] = []
+
+    def compare(self, figure: str, of: str, measure: Measure, bare: Measure, wanted: float | None) -> None:
+        """A rate and its ratio to a bare program's; at least `wanted`."""
+        pairs = [(measure(), bare()) for _ in range(self.rounds)]
+        self.report(
+            figure,
+            value=round(statistics.median(a for a, _ in pairs), 1),
+            unit="1/s",
+            of=of,
+            of_value=round(statistics.median(b for _, b in pairs), 1),
+            ratio=round(statistics.median(a / b for a, b in pairs), 3),
+            **({} if wanted is None else {"wanted": f">= {wanted}"}),
+            met=None if wanted is None else statistics.median(a / b for a, b in pairs) >= wanted,
+        )
+
+    def report(self, figure: str, *, met: bool | None = None, **members: Any) -> None:
+        """Print one figure."""
+        line = {"figure": figure, **members} | ({} if met is None else {"met": met})
+        print(json.dumps(line), flush=True)
+        if met is False:
+            self.missed.append(figure)
+
+    def state_dir(self, name: str) -> Path:
+        """A state dir that does not exist yet, on the disk of the checkout."""
+        return Path(tempfile.mkdtemp(dir=self.directory)) / name
+
+    def hello_stdio(self) -> None:
+        """mhs.hello against the echo: one at a time, and with 64 in flight."""
+        numbers = itertools.count(1)
+        options = daemon_options(self.state_dir("state"))
+        with started([*MHSD, "--stdio"], **options) as daemon, started([*ECHO, "stdio"]) as echo:
+            served, bare = Lines(daemon), Lines(echo)
+            served.exchange(next(hellos(numbers)))
+            self.compare(
+                "hello_stdio",
+                "echo_stdio",
+                lambda: closed_loop(served.exchange, hellos(numbers), self.seconds, REPLY),
+                lambda: closed_loop(bare.exchange, hellos(numbers), self.seconds, REPLY),
+                wanted=0.5,
+            )
+            self.compare(
+                "hello_stdio_64_in_flight",
+                "echo_stdio_64_in_flight",
+                lambda: served.pipeline(hellos(numbers), IN_FLIGHT, self.seconds, REPLY),
+                lambda: bare.pipeline(hellos(numbers), IN_FLIGHT, self.seconds, REPLY),
+                wanted=None,
+            )
+
+    def durable_command(self) -> None:
+        """mhs.command on disk with 64 in flight against the same store committing pair after pair."""
+        numbers = itertools.count(1)
+        state = self.state_dir("state")
+        with started([*MHSD, "--stdio", "--state-dir", str(state)], **daemon_options(state)) as daemon:
+            lines = Lines(daemon)
+            session_id = open_session(lines.exchange, numbers)
+            requests = steps(numbers, session_id)
+            self.compare(
+                "durable_command_stdio_64_in_flight",
+                "store_serial_pairs",
+                lambda: lines.pipeline(requests, IN_FLIGHT, 2 * self.seconds, COMPLETED),
+                self.serial_pairs,
+                wanted=0.4,
+            )
+            self.compare(
+                "durable_command_stdio_serial",
+                "fdatasync_2k",
+                lambda: closed_loop(lines.exchange, requests, self.seconds, COMPLETED),
+                self.syncs,
+                wanted=None,
+            )
+
+    def serial_pairs(self) -> float:
+        """Commits per second of the store on its own: receipt n with intent n + 1, each waited for."""
+        argv = [sys.executable, str(HERE / "store.py"), str(self.state_dir("store")), str(2 * self.seconds)]
+        done = subprocess.run(argv, capture_output=True, text=True, check=True)
+        return float(json.loads(done.stdout)["per_s"])
+
+    def syncs(self) -> float:
+        """Appends of 2 KiB with fdatasync per second: what the disk allows without grouping."""
+        path = self.state_dir("sync").with_suffix(".bin")
+        record = bytes(RECORD_BYTES)
+        count = 0
+        with path.open("ab", buffering=0) as file:
+            start = time.perf_counter()
+            while time.perf_counter() < start + self.seconds:
+                file.write(record)
+                os.fdatasync(file.fileno())
+                count += 1
+            return count / (time.perf_counter() - start)
+
+    def ready_line(self) -> None:
+        """Seconds to the ready line against the time that its three largest imports take."""
+        pairs = [(self.ready_s(), self.imports_s()) for _ in range(self.rounds)]
+        ready_s, imports_s = (statistics.median(column) for column in zip(*pairs, strict=True))
+        limit_s = 1.5 * imports_s + 0.5
+        self.report(
+            "ready_line",
+            value=round(ready_s, 3),
+            unit="s",
+            of="import trio, typer, h11",
+            of_value=round(imports_s, 3),
+            ratio=round(ready_s / imports_s, 3),
+            wanted=f"<= {limit_s:.3f} s (1.5 * of_value + 0.5 s)",
+            met=ready_s <= limit_s,
+        )
+
+    def ready_s(self) -> float:
+        """Seconds from the start of the daemon, on a new state dir, to its ready line."""
+        state = self.state_dir("state")
+        start = time.perf_counter()
+        with started([*MHSD, "--port", "0", "--state-dir", str(state)], **daemon_options(state)) as daemon:
+            first_line(daemon)
+            return time.perf_counter() - start
+
+    @staticmethod
+    def imports_s() -> float:
+        """Seconds of a Python that imports and ends."""
+        start = time.perf_counter()
+        subprocess.run(IMPORTS, check=True)
+        return time.perf_counter() - start
+
+    def http(self) -> None:
+        """mhs.hello and mhs.resource.read over one HTTP connection against the h11 echo."""
+        numbers = itertools.count(1)
+        state = self.state_dir("state")
+        daemon_argv = [*MHSD, "--port", "0", *UNLIMITED]
+        with (
+            started(daemon_argv, **daemon_options(state)) as daemon,
+            started([*ECHO, "http"]) as echo,
+            contextlib.closing(
+                Posts(int(json.loads(first_line(daemon))["url"].rpartition(":")[2].strip("/")))
+            ) as served,
+            contextlib.closing(Posts(int(first_line(echo)))) as bare,
+        ):
+            session_id = open_session(served.exchange, numbers)
+            for figure, requests in (
+                ("hello_http", hellos(numbers)),
+                ("read_http", reads(numbers, session_id)),
+            ):
+                self.compare(
+                    figure,
+                    "echo_http_h11",
+                    lambda requests=requests: closed_loop(served.exchange, requests, self.seconds, REPLY),
+                    lambda: closed_loop(bare.exchange, hellos(numbers), self.seconds, REPLY),
+                    wanted=None,
+                )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run all figures, or those named."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    figures = ("hello_stdio", "durable_command", "ready_line", "http")
+    parser.add_argument(
+        "figures", nargs="*", metavar="FIGURE", help=f"some of: {', '.join(figures)} (default: all)"
+    )
+    parser.add_argument("--rounds", type=int, default=5, help="rounds of each comparison (5)")
+    parser.add_argument("--seconds", type=float, default=0.6, help="length of one measurement (0.6)")
+    parser.add_argument("--strict", action="store_true", help="exit 1 when a wanted ratio is missed")
+    arguments = parser.parse_args(argv)
+    if unknown := set(arguments.figures) - set(figures):
+        parser.error(f"no such figure: {', '.join(sorted(unknown))}")
+    with tempfile.TemporaryDirectory(prefix=".bench-", dir=ROOT) as directory:
+        bench = Bench(arguments.rounds, arguments.seconds, Path(directory))
+        for name in arguments.figures or figures:
+            getattr(bench, name)()
+    return 1 if arguments.strict and bench.missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

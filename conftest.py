@@ -1,4 +1,4 @@
-"""Hypothesis profiles for every test: bounded and repeatable, or long and random (HYPOTHESIS_PROFILE=soak)."""
+"""Hypothesis profiles for all tests: bounded and repeatable, or long and random (HYPOTHESIS_PROFILE=soak)."""
 
 import os
 

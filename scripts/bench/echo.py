@@ -1,7 +1,7 @@
 """The bare programs that mhsd is measured against: the same JSON and I/O libraries, and no protocol.
 
-`python echo.py stdio` answers each NDJSON request line with its own params. `python echo.py http` does the same
-for POST bodies, with h11 on Trio and one send for each reply, and prints its port as the first line of stdout.
+`python echo.py stdio` answers each NDJSON request line with its own params. `python echo.py http` does so for
+POST bodies, with h11 on Trio and one send for each reply, and prints its port as the first line of stdout.
 """
 
 import json

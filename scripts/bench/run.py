@@ -1,8 +1,8 @@
 """`make bench`: the speed of mhsd as ratios to bare programs, in one run, one JSON line for each figure.
 
-Each round measures mhsd and what it is compared with right after each other, and the ratio is the median of the
-rounds' ratios, so a machine that changes its speed between rounds moves both. `wanted` is the project's own
-bar, `met` whether this run reached it. The exit code is 1 with --strict when a bar was missed, else 0.
+Each round measures mhsd and what it is compared with right after each other, and the ratio is the median of
+the rounds' ratios, so a machine that changes its speed between rounds moves both. `wanted` is the project's
+own bar, `met` whether this run reached it. The exit code is 1 with --strict when a bar was missed, else 0.
 """
 
 import argparse

@@ -1,0 +1,63 @@
+"""Who is at the other end of a connection, and what that connection remembers.
+
+A binding makes one `Peer` for a connection (stdio) or for a request (HTTP) from what the transport has
+authenticated; nothing in it ever comes from a message [TPT-058].
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import attrs
+
+PrincipalKind = Literal["agent", "human", "service"]
+Role = Literal["reader", "client", "operator"]
+Binding = Literal["stdio", "http"]
+
+REMEMBERED_IDS = 4096
+"""A connection refuses an id that is among the last this many it has seen [PROTO-004]."""
+
+
+@attrs.frozen
+class Principal:
+    """The identity that acts: what sessions, receipts and rates are bound to."""
+
+    id: str
+    kind: PrincipalKind
+
+    def wire(self) -> dict[str, str]:
+        """As it stands in receipts and grants."""
+        return {"id": self.id, "kind": self.kind}
+
+
+@attrs.define(eq=False)
+class Peer:
+    """One authenticated sender of messages.
+
+    `devices` and `capabilities` are the grants of its token, None where the token limits neither.
+    `needs_hello` and `remembers_ids` hold on connections that order their messages (stdio), not on HTTP.
+    """
+
+    principal: Principal
+    role: Role
+    binding: Binding
+    authenticated: bool = False
+    needs_hello: bool = False
+    remembers_ids: bool = False
+    rate_exempt: bool = False
+    devices: tuple[str, ...] | None = None
+    capabilities: tuple[str, ...] | None = None
+    greeted: bool = False
+    """Set by the first good hello; until then a peer that needs one may only stop and read status."""
+    _recent_ids: dict[str | int, None] = attrs.field(factory=dict, init=False, repr=False)
+
+    def remember_id(self, request_id: str | int) -> bool:
+        """Note the id of a request; False where this connection has used it before [PROTO-004]."""
+        if not self.remembers_ids:
+            return True
+        if request_id in self._recent_ids:
+            return False
+        self._recent_ids[request_id] = None
+        if len(self._recent_ids) > REMEMBERED_IDS:
+            del self._recent_ids[next(iter(self._recent_ids))]
+        return True

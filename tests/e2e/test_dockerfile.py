@@ -8,10 +8,9 @@ import tomllib
 from fnmatch import fnmatch
 from pathlib import Path
 
-import attrs
 import pytest
 
-from mhsd.config import Config
+from mhsd.config import OPTIONS, Config
 
 ROOT = Path(__file__).resolve().parents[2]
 HADOLINT = Path(sys.executable).with_name("hadolint")
@@ -86,7 +85,7 @@ def test_it_starts_without_arguments_and_stops_on_sigterm() -> None:
     assert json.loads(stage["ENTRYPOINT"][0]) == ["mhsd"]
     assert "CMD" not in stage
     assert stage["STOPSIGNAL"] == ["SIGTERM"]
-    assert stage["EXPOSE"] == [str(attrs.fields(Config).port.default)]
+    assert stage["EXPOSE"] == [str(Config().port)]
 
 
 def test_health_is_what_the_programs_own_status_says() -> None:
@@ -97,7 +96,7 @@ def test_health_is_what_the_programs_own_status_says() -> None:
 
 
 def test_every_mhsd_variable_is_an_option() -> None:
-    options = {f"MHSD_{field.name.upper()}" for field in attrs.fields(Config)}
+    options = {f"MHSD_{option.key.upper()}" for option in OPTIONS}
     named = {name for name in environment() if name.startswith("MHSD_")}
     assert named
     assert named <= options

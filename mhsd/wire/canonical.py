@@ -1,6 +1,6 @@
 """Canonical JSON (RFC 8785, JCS) and the digests that are made of it [PROTO-012].
 
-The standard library's C encoder writes most values exactly as RFC 8785 wants them, and several times faster than
+The standard library's C encoder writes most values exactly as RFC 8785 wants them, several times faster than
 `rfc8785` does. Where the two could differ the value goes to `rfc8785` whole.
 """
 

@@ -1,0 +1,145 @@
+"""What a call can raise: one exception per group of codes, made from an answer or by the client itself.
+
+A refusal of a command is a receipt and never an exception [TPT-055]; what stands here are failures of the
+transport, the protocol, authentication and sessions [PROTO-028], and the endpoint's other errors.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+OWN_CODES: Mapping[str, bool] = {
+    "MHS.TRANSPORT.UNAVAILABLE": True,
+    "MHS.OUTCOME.TIMEOUT": False,
+    "MHS.OUTCOME.UNKNOWN": False,
+    "MHS.OPERATION.UNKNOWN": False,
+    "MHS.PROTOCOL.INVALID_REQUEST": False,
+    "MHS.PROTOCOL.INVALID_PARAMS": False,
+    "MHS.PROTOCOL.VERSION_UNSUPPORTED": False,
+    "MHS.AUTH.UNAUTHENTICATED": False,
+    "MHS.AUTH.FORBIDDEN": False,
+    "MHS.AUTH.TRANSPORT_INSECURE": False,
+    "MHS.LIMIT.RATE_EXCEEDED": True,
+    "MHS.LIMIT.PAYLOAD_TOO_LARGE": False,
+    "MHS.DEVICE.UNKNOWN": False,
+    "MHS.INTERNAL.ERROR": False,
+}
+"""The codes that the client and mhsctl state by themselves, with `retryable` as in spec/errors.toml.
+
+A copy, because the table's reader imports attrs; tests/unit/test_client_errors.py compares the two.
+"""
+
+
+class MHSError(Exception):
+    """No receipt exists for a call, and this is why.
+
+    `data` is the JSON-RPC error's data where the endpoint answered one [PROTO-040]; `http_status` is the
+    status of the HTTP answer, None on stdio or when there was none [TPT-012].
+    """
+
+    def __init__(
+        self,
+        mhs_code: str,
+        message: str,
+        *,
+        remediation: str = "",
+        retryable: bool | None = None,
+        details: Mapping[str, Any] | None = None,
+        data: Mapping[str, Any] | None = None,
+        http_status: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.mhs_code = mhs_code
+        self.message = message
+        self.remediation = remediation
+        self.retryable = OWN_CODES[mhs_code] if retryable is None else retryable
+        self.http_status = http_status
+        if data is None:
+            data = {"mhs_code": mhs_code, "retryable": self.retryable, "remediation": remediation}
+            if details:
+                data["details"] = dict(details)
+        self.data: dict[str, Any] = dict(data)
+
+    def __str__(self) -> str:
+        return f"{self.mhs_code}: {self.message}"
+
+    @property
+    def details(self) -> dict[str, Any]:
+        """`data.details`, or an empty dict."""
+        details = self.data.get("details")
+        return details if isinstance(details, dict) else {}
+
+    def document(self) -> dict[str, Any]:
+        """The error as `--json` prints it [TPT-052]; an HTTP refusal's status stands in `data`."""
+        data = dict(self.data)
+        if self.http_status not in (None, 200):
+            data["http_status"] = self.http_status
+        return {
+            "mhs_code": self.mhs_code,
+            "message": self.message,
+            "retryable": self.retryable,
+            "data": data,
+            "remediation": self.remediation,
+        }
+
+
+class TransportError(MHSError):
+    """Nothing was sent, or the endpoint said that it does not serve now (`MHS.TRANSPORT.*`)."""
+
+
+class OutcomeUnknown(MHSError):
+    """The request may have been carried out and its answer is lost (`MHS.OUTCOME.*`) [TPT-062]."""
+
+
+class AnswerLost(OutcomeUnknown):
+    """The transport lost the answer, so that the endpoint may still be asked what became of the request."""
+
+
+class ProtocolError(MHSError):
+    """The request or the answer is not MHS (`MHS.PROTOCOL.*`)."""
+
+
+class AuthError(MHSError):
+    """The caller is not known or not allowed (`MHS.AUTH.*`)."""
+
+
+class SessionError(MHSError):
+    """The session is gone or does not cover the call (`MHS.SESSION.*`)."""
+
+
+_GROUPS: Mapping[str, type[MHSError]] = {
+    "TRANSPORT": TransportError,
+    "OUTCOME": OutcomeUnknown,
+    "PROTOCOL": ProtocolError,
+    "AUTH": AuthError,
+    "SESSION": SessionError,
+}
+
+
+def class_of(mhs_code: str) -> type[MHSError]:
+    """The exception class of a code, by its group; MHSError itself for the other groups."""
+    return _GROUPS.get(mhs_code.removeprefix("MHS.").split(".")[0], MHSError)
+
+
+def error(mhs_code: str, message: str, remediation: str = "", **more: Any) -> MHSError:
+    """An error that the client states by itself; `mhs_code` is one of OWN_CODES."""
+    return class_of(mhs_code)(mhs_code, message, remediation=remediation, **more)
+
+
+def from_answer(answered: object, http_status: int | None = None) -> MHSError:
+    """The exception for a JSON-RPC error object as it came; a foreign endpoint's may lack members."""
+    error_object = answered if isinstance(answered, dict) else {}
+    data = error_object.get("data")
+    data = data if isinstance(data, dict) else {}
+    mhs_code = data.get("mhs_code")
+    if not isinstance(mhs_code, str):
+        mhs_code = "MHS.INTERNAL.ERROR"
+    message = error_object.get("message")
+    remediation = data.get("remediation")
+    return class_of(mhs_code)(
+        mhs_code,
+        message if isinstance(message, str) and message else "the endpoint gave no reason",
+        remediation=remediation if isinstance(remediation, str) else "",
+        retryable=data.get("retryable") is True,
+        data=data,
+        http_status=http_status,
+    )

@@ -1,0 +1,285 @@
+"""JSON-RPC over HTTP/1.1 with connections that are kept: http.client, bounded in time and size."""
+
+import http.client
+import io
+import json
+import select
+import socket
+import ssl
+import threading
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from mhsd.client.endpoint import HttpEndpoint
+from mhsd.client.transport import MAX_ANSWER_BYTES, Answer, Lost, NotSent, is_answer
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
+IDLE_S = 10.0
+"""A connection that rested longer is not used again: the endpoint closes idle ones, and a request that
+meets the close is lost without an answer."""
+
+CONNECT_TIMEOUT_S = 10.0
+
+
+class Tls(NamedTuple):
+    """Files for https: further authorities to trust, and the client's own certificate (mTLS)."""
+
+    ca_file: str | None = None
+    cert_file: str | None = None
+    key_file: str | None = None
+
+    def context(self) -> ssl.SSLContext:
+        """A context that checks the endpoint's certificate and name; OSError for a bad file."""
+        context = ssl.create_default_context(cafile=self.ca_file)
+        if self.cert_file is not None:
+            context.load_cert_chain(self.cert_file, self.key_file)
+        return context
+
+
+class _Reader(io.RawIOBase):
+    """Reads a _BoundedSocket, each piece within what is left of its time."""
+
+    def __init__(self, bounded: "_BoundedSocket") -> None:
+        self._bounded = bounded
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: "WriteableBuffer") -> int:
+        return self._bounded.receive_into(buffer)
+
+    def close(self) -> None:
+        if not self.closed:
+            super().close()
+            self._bounded.release()
+
+
+class _BoundedSocket:
+    """The part of a socket that http.client uses, with one time limit over all its operations.
+
+    A plain socket's time-out starts again at every byte, so that a peer which trickles could hold a caller
+    for ever. As with a plain socket, `close` takes effect when the last file over it is closed.
+    """
+
+    def __init__(self, inner: socket.socket, until_mono_s: float) -> None:
+        self._inner = inner
+        self._users = 1
+        self.until_mono_s = until_mono_s
+
+    def _bound(self) -> None:
+        left_s = self.until_mono_s - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError("timed out")
+        self._inner.settimeout(left_s)
+
+    def sendall(self, content: bytes) -> None:
+        self._bound()
+        self._inner.sendall(content)
+
+    def receive_into(self, buffer: "WriteableBuffer") -> int:
+        self._bound()
+        return self._inner.recv_into(buffer)
+
+    def makefile(self, mode: str) -> io.BufferedReader:
+        self._users += 1
+        return io.BufferedReader(_Reader(self))
+
+    def has_unread(self) -> bool:
+        """Whether bytes or an end have arrived: on a resting connection either means that it is over."""
+        return bool(select.select([self._inner], [], [], 0)[0])
+
+    def release(self) -> None:
+        self._users -= 1
+        if self._users == 0:
+            self._inner.close()
+
+    close = release
+
+
+class _Connection:
+    """One connection, used by one exchange at a time."""
+
+    def __init__(self, endpoint: HttpEndpoint, tls: ssl.SSLContext | None) -> None:
+        self._endpoint = endpoint
+        self._tls = tls
+        self._http = http.client.HTTPConnection(endpoint.host, endpoint.port)
+        self._http.auto_open = 0  # A connection that broke must not send the request again by itself.
+        self._socket: _BoundedSocket | None = None
+        self.used_mono_s = 0.0
+
+    def open(self, until_mono_s: float) -> None:
+        """Connects, with TLS where the address says so; OSError when it cannot."""
+        left_s = max(0.001, until_mono_s - time.monotonic())
+        inner = socket.create_connection(
+            (self._endpoint.host, self._endpoint.port), min(left_s, CONNECT_TIMEOUT_S)
+        )
+        try:
+            inner.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self._tls is not None:
+                inner = self._tls.wrap_socket(inner, server_hostname=self._endpoint.host)
+        except BaseException:
+            inner.close()
+            raise
+        self._socket = _BoundedSocket(inner, until_mono_s)
+        self._http.sock = self._socket
+
+    def is_fresh(self) -> bool:
+        """Whether a resting connection can carry another request."""
+        if self._socket is None or self._http.sock is None:
+            return False
+        return time.monotonic() - self.used_mono_s < IDLE_S and not self._socket.has_unread()
+
+    def post(
+        self, body: bytes, headers: dict[str, str], until_mono_s: float
+    ) -> tuple[int, http.client.HTTPMessage, bytes]:
+        """Sends one POST and reads its whole answer; OSError or HTTPException when it breaks."""
+        assert self._socket is not None
+        self._socket.until_mono_s = until_mono_s
+        self._http.request("POST", self._endpoint.rpc_path, body, headers)
+        response = self._http.getresponse()
+        content = response.read(MAX_ANSWER_BYTES + 1)
+        if len(content) > MAX_ANSWER_BYTES:
+            raise http.client.HTTPException(f"the answer is longer than {MAX_ANSWER_BYTES} bytes")
+        self.used_mono_s = time.monotonic()
+        return response.status, response.headers, content
+
+    def is_open(self) -> bool:
+        """Whether the answer left the connection open for another request."""
+        return self._http.sock is not None
+
+    def close(self) -> None:
+        self._http.close()
+
+
+class HttpTransport:
+    """POSTs to one endpoint; as many connections as there are concurrent calls, kept for the next ones.
+
+    Redirects are never followed: a token and a command go only where the caller said.
+    """
+
+    name = "http"
+    needs_hello = False
+
+    def __init__(self, endpoint: HttpEndpoint, *, token: str | None = None, tls: Tls | None = None) -> None:
+        endpoint.refuse_insecure()
+        self._endpoint = endpoint
+        self._context = (tls or Tls()).context() if endpoint.tls else None
+        self._headers = {"Content-Type": "application/json", "Accept": "application/json"}
+        if token is not None:
+            self._headers["Authorization"] = f"Bearer {token}"
+        self._resting: list[_Connection] = []
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def exchange(self, request_id: str, body: bytes, timeout_s: float) -> Answer:
+        """One request and its answer within `timeout_s` [TPT-012]."""
+        until_mono_s = time.monotonic() + timeout_s
+        connection = self._connection(until_mono_s)
+        try:
+            status, headers, content = connection.post(body, self._headers, until_mono_s)
+        except TimeoutError:
+            connection.close()
+            raise Lost(
+                f"{self._endpoint.url} did not answer within {timeout_s:g} s", timed_out=True
+            ) from None
+        except (OSError, http.client.HTTPException) as problem:
+            connection.close()
+            raise Lost(f"the connection to {self._endpoint.url} broke: {_text(problem)}") from None
+        except BaseException:
+            connection.close()
+            raise
+        self._keep(connection)
+        return self._answer(request_id, status, headers, content)
+
+    def _connection(self, until_mono_s: float) -> _Connection:
+        with self._lock:
+            if self._closed:
+                raise NotSent("the client is closed")
+            while self._resting:
+                connection = self._resting.pop()
+                if connection.is_fresh():
+                    return connection
+                connection.close()
+        connection = _Connection(self._endpoint, self._context)
+        try:
+            connection.open(until_mono_s)
+        except (OSError, UnicodeError) as problem:
+            raise NotSent(f"cannot connect to {self._endpoint.url}: {_text(problem)}") from None
+        return connection
+
+    def _keep(self, connection: _Connection) -> None:
+        with self._lock:
+            if connection.is_open() and not self._closed:
+                self._resting.append(connection)
+                return
+        connection.close()
+
+    def _answer(
+        self, request_id: str, status: int, headers: http.client.HTTPMessage, content: bytes
+    ) -> Answer:
+        try:
+            value: Any = json.loads(content)
+        except (ValueError, RecursionError):
+            value = None
+        if is_answer(value, request_id):
+            return Answer(value, status, _seconds(headers.get("Retry-After")))
+        if status < 300 or status >= 500:
+            kind = headers.get_content_type()
+            raise Lost(f"{self._endpoint.url} answered HTTP {status} with no JSON-RPC response ({kind})")
+        return Answer(_refusal(status, headers, self._endpoint), status, _seconds(headers.get("Retry-After")))
+
+    def close(self) -> None:
+        """Closes the resting connections; a call that is under way ends by itself."""
+        with self._lock:
+            self._closed = True
+            resting, self._resting = self._resting, []
+        for connection in resting:
+            connection.close()
+
+
+_REFUSALS = {
+    401: ("MHS.AUTH.UNAUTHENTICATED", "Give the endpoint's token with --token-file FILE."),
+    403: ("MHS.AUTH.FORBIDDEN", "Use a token that is allowed to do this."),
+    413: ("MHS.LIMIT.PAYLOAD_TOO_LARGE", "Send a smaller request."),
+    429: ("MHS.LIMIT.RATE_EXCEEDED", "Wait a little and repeat the request."),
+}
+
+
+def _refusal(status: int, headers: http.client.HTTPMessage, endpoint: HttpEndpoint) -> dict[str, Any]:
+    """A JSON-RPC error for an HTTP refusal that brought none: nothing was carried out."""
+    mhs_code, remediation = _REFUSALS.get(
+        status, ("MHS.TRANSPORT.UNAVAILABLE", "Check that the address is that of an MHS endpoint.")
+    )
+    message = f"{endpoint.url} answered HTTP {status}"
+    details: dict[str, Any] = {"http_status": status}
+    if 300 <= status < 400:
+        details["location"] = headers.get("Location")
+        message += ", a redirect, which is never followed"
+    elif mhs_code == "MHS.TRANSPORT.UNAVAILABLE":
+        message += " and no JSON-RPC response, so no MHS endpoint is there"
+    retryable = status == 429
+    return {
+        "error": {
+            "message": message,
+            "data": {
+                "mhs_code": mhs_code,
+                "retryable": retryable,
+                "remediation": remediation,
+                "details": details,
+            },
+        }
+    }
+
+
+def _seconds(text: str | None) -> float | None:
+    return float(text) if text is not None and text.isdigit() else None
+
+
+def _text(problem: BaseException) -> str:
+    if isinstance(problem, ssl.SSLCertVerificationError):
+        return f"its certificate is not trusted ({problem.verify_message})"
+    if isinstance(problem, OSError) and problem.strerror:
+        return problem.strerror
+    return str(problem) or type(problem).__name__

@@ -1,0 +1,213 @@
+"""JSON-RPC over the stdin and stdout of a child that this program starts [TPT-004 to TPT-009].
+
+One thread reads the child's stdout and hands each answer to the call that waits for its id; another keeps
+the last lines of its stderr, which are shown when the child fails.
+"""
+
+import collections
+import collections.abc
+import contextlib
+import json
+import os
+import queue
+import select
+import signal
+import subprocess
+import threading
+import time
+from typing import IO, Any
+
+from mhsd.client.endpoint import StdioEndpoint
+from mhsd.client.transport import MAX_ANSWER_BYTES, Answer, Lost, NotSent, is_answer
+
+STOP_GRACE_S = 15.0
+"""How long the child may take to bring its devices to their safe state, after its stdin ended and again
+after SIGTERM; more than the endpoint's own stop grace."""
+
+_KEPT_LINES = 40
+
+
+class ChildFailed(Exception):
+    """The child did not end with status 0, which is to be shown to the operator [TPT-008]."""
+
+
+class StdioTransport:
+    """Owns the child: started here, ended by `close`."""
+
+    name = "stdio"
+    needs_hello = True
+
+    def __init__(self, endpoint: StdioEndpoint) -> None:
+        self._endpoint = endpoint
+        self._waiting: dict[str, queue.SimpleQueue[dict[str, Any] | None]] = {}
+        self._lock = threading.Lock()
+        self._write_lock = threading.Lock()
+        self._broken: str | None = None
+        self._closed = False
+        self._log: collections.deque[str] = collections.deque(maxlen=_KEPT_LINES)
+        try:
+            # A session of its own keeps the terminal's Ctrl-C from the child: the operation is cancelled in
+            # order first, and the child ends when its stdin does.
+            self._child = subprocess.Popen(  # noqa: S603 - the operator names the command after -e
+                endpoint.argv,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                bufsize=0,
+                start_new_session=True,
+            )
+        except OSError as problem:
+            raise NotSent(f"cannot start {endpoint.argv[0]}: {problem.strerror}") from None
+        assert self._child.stdin is not None
+        assert self._child.stdout is not None
+        assert self._child.stderr is not None
+        self._stdin = self._child.stdin.fileno()
+        os.set_blocking(self._stdin, False)
+        self._threads = [
+            threading.Thread(target=self._read_answers, args=(self._child.stdout,), daemon=True),
+            threading.Thread(target=self._read_log, args=(self._child.stderr,), daemon=True),
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def exchange(self, request_id: str, body: bytes, timeout_s: float) -> Answer:
+        """One request and its answer within `timeout_s`; answers of concurrent calls are told by id."""
+        until_mono_s = time.monotonic() + timeout_s
+        inbox: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+        with self._lock:
+            if self._broken is not None:
+                raise NotSent(self._failure(self._broken))
+            self._waiting[request_id] = inbox
+        try:
+            self._write(body + b"\n", until_mono_s)
+            answer = inbox.get(timeout=max(0.0, until_mono_s - time.monotonic()))
+        except queue.Empty:
+            raise Lost(
+                f"{self._endpoint.url} did not answer within {timeout_s:g} s", timed_out=True
+            ) from None
+        finally:
+            with self._lock:
+                self._waiting.pop(request_id, None)
+        if answer is None:
+            raise Lost(self._failure(self._broken or "the endpoint ended"))
+        return Answer(answer)
+
+    def _write(self, line: bytes, until_mono_s: float) -> None:
+        if not self._write_lock.acquire(timeout=max(0.0, until_mono_s - time.monotonic())):
+            raise NotSent("an earlier request could not be written to the endpoint")
+        try:
+            rest = memoryview(line)
+            while rest:
+                left_s = until_mono_s - time.monotonic()
+                if left_s <= 0 or not select.select([], [self._stdin], [], left_s)[1]:
+                    raise TimeoutError("the endpoint does not read its requests")
+                with contextlib.suppress(BlockingIOError):
+                    rest = rest[os.write(self._stdin, rest) :]
+        except (OSError, ValueError) as problem:
+            if len(rest) == len(line):
+                raise NotSent(self._failure(f"nothing could be written to the endpoint: {problem}")) from None
+            # Half a line is on its way; anything written after it would be read as its continuation.
+            self._break(f"a request was written in part only: {problem}")
+            raise Lost(self._failure(str(problem)), timed_out=isinstance(problem, TimeoutError)) from None
+        finally:
+            self._write_lock.release()
+
+    def _read_answers(self, stdout: IO[bytes]) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            for line in _lines(stdout, MAX_ANSWER_BYTES):
+                if line is None:
+                    self._break(f"the endpoint wrote a line of more than {MAX_ANSWER_BYTES} bytes")
+                    return
+                if line.strip():
+                    self._take(line)
+        self._break("the endpoint ended")
+
+    def _take(self, line: bytes) -> None:
+        try:
+            value = json.loads(line)
+        except (ValueError, RecursionError):
+            self._log.append(f"no JSON on stdout: {line[:200]!r}")
+            return
+        if isinstance(value, dict) and "mhs_ready" in value:
+            self._break("the command serves HTTP; give it --stdio")
+            return
+        request_id = value.get("id") if isinstance(value, dict) else None
+        with self._lock:
+            inbox = self._waiting.get(request_id) if isinstance(request_id, str) else None
+            if inbox is None and request_id is None and len(self._waiting) == 1:
+                # An error that could not name its request answers the only one that is open.
+                request_id, inbox = next(iter(self._waiting.items()))
+        if inbox is not None and isinstance(request_id, str) and is_answer(value, request_id):
+            inbox.put(value)
+
+    def _read_log(self, stderr: IO[bytes]) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            for line in _lines(stderr, 65536):
+                if line is not None:
+                    self._log.append(line.decode("utf-8", "replace").rstrip())
+
+    def _break(self, why: str) -> None:
+        with self._lock:
+            if self._broken is None:
+                self._broken = why
+            for inbox in self._waiting.values():
+                inbox.put(None)
+
+    def _failure(self, why: str) -> str:
+        """`why`, with what the child last said on stderr: usually the reason."""
+        if not self._closed:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._child.wait(0.5)
+                self._threads[1].join(0.5)
+        last = self._log[-1] if self._log else ""
+        status = self._child.returncode
+        ended = f" (status {status})" if status not in (None, 0) else ""
+        return f"{why}{ended}: {last}" if last else f"{why}{ended}"
+
+    def close(self) -> None:
+        """Ends the child's stdin, waits for it, then SIGTERM and SIGKILL to its process group [TPT-009].
+
+        ChildFailed if it did not end well: a device may then not be in its safe state.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        self._break("the client is closed")
+        assert self._child.stdin is not None
+        with contextlib.suppress(OSError):
+            self._child.stdin.close()
+        status = self._ended()
+        for thread, pipe in zip(self._threads, (self._child.stdout, self._child.stderr), strict=True):
+            thread.join(1.0)
+            assert pipe is not None
+            pipe.close()
+        if status != 0:
+            log = "\n  ".join(["", *self._log])
+            raise ChildFailed(f"{self._endpoint.url} ended with status {status}{log}")
+
+    def _ended(self) -> int:
+        for stop in (None, signal.SIGTERM, signal.SIGKILL):
+            if stop is not None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(self._child.pid, stop)
+            try:
+                return self._child.wait(STOP_GRACE_S)
+            except subprocess.TimeoutExpired:
+                continue
+        return -signal.SIGKILL
+
+
+def _lines(pipe: IO[bytes], max_bytes: int) -> "collections.abc.Iterator[bytes | None]":
+    """The lines of an unbuffered pipe; None ends it where one is longer than `max_bytes`."""
+    kept = bytearray()
+    while piece := pipe.read(65536):
+        *whole, tail = piece.split(b"\n")
+        for line in whole:
+            yield bytes(kept) + line
+            kept.clear()
+        kept += tail
+        if len(kept) > max_bytes:
+            yield None
+            return
+    if kept:
+        yield bytes(kept)

@@ -1,0 +1,50 @@
+"""What a transport does: carries one JSON-RPC request to the endpoint and brings its answer.
+
+How a failure becomes an MHS code depends on the method, so the transports say only which of the two it was.
+"""
+
+from typing import Any, NamedTuple, Protocol
+
+MAX_ANSWER_BYTES = 16 * 1024 * 1024
+"""A longer answer is not read: no result of the protocol comes near it."""
+
+
+class NotSent(Exception):
+    """The endpoint cannot have seen the request: no connection, or nothing was written to it."""
+
+
+class Lost(Exception):
+    """The request left and no usable answer came; whether it was carried out is not known."""
+
+    def __init__(self, message: str, *, timed_out: bool = False) -> None:
+        super().__init__(message)
+        self.timed_out = timed_out
+
+
+class Answer(NamedTuple):
+    """A JSON-RPC response; over HTTP with its status and what `Retry-After` said."""
+
+    body: dict[str, Any]
+    http_status: int | None = None
+    retry_after_s: float | None = None
+
+
+class Transport(Protocol):
+    """One way to one endpoint, usable from several threads at a time [TPT-057]."""
+
+    name: str
+    needs_hello: bool
+
+    def exchange(self, request_id: str, body: bytes, timeout_s: float) -> Answer:
+        """Sends `body` and waits for the answer with `request_id`; raises NotSent or Lost."""
+
+    def close(self) -> None:
+        """Gives back what the transport holds; later calls raise NotSent."""
+
+
+def is_answer(value: object, request_id: str) -> bool:
+    """Whether `value` is the JSON-RPC response to `request_id`, or an error that could not name one."""
+    if not isinstance(value, dict) or ("result" in value) == ("error" in value):
+        return False
+    answered = value.get("id")
+    return answered == request_id or (answered is None and "error" in value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -129,15 +130,14 @@ def _switch(value: Any, where: str) -> bool:
 def _number(option: Option, value: Any, where: str) -> float | int:
     try:
         number: float | int = int(value) if option.kind == "integer" else float(value)
-        exact = isinstance(value, str) or number == value
+        exact = math.isfinite(number) and (isinstance(value, str) or number == value)
     except (TypeError, ValueError, OverflowError):
         exact = False
     if not exact:
         refuse(
             f"{where} must be {'a whole number' if option.kind == 'integer' else 'a number'}, not {value!r}"
         )
-    # NaN compares false with everything, so the test is written for what is allowed.
-    if not (option.minimum is None or number >= option.minimum) or not (number < float("inf")):
+    if option.minimum is not None and number < option.minimum:
         refuse(f"{where} must be at least {option.minimum:g}, not {number}")
     if option.maximum is not None and number > option.maximum:
         refuse(f"{where} must be at most {option.maximum:g}, not {number}")

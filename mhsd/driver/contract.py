@@ -1,0 +1,132 @@
+"""What a driver author writes against: one class per device, with the device's commands in a table.
+
+The endpoint does the gating (schemas, limits, interlocks, permits, latch, deadlines, receipts) before a
+driver is called and never calls it with a refused command. The driver says what the device shows, does what it
+is asked, and can bring the device to its safe state at any time.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, ClassVar, Literal, Protocol
+
+import attrs
+import trio
+
+from mhsd.driver.errors import Cancelled
+
+Backend = Literal["fake", "hardware"]
+
+DESCRIBE = "cap.device.describe.v1"
+"""Bound to every device by the loader and answered by the endpoint; no driver implements it."""
+
+CONFIGURE = "cap.device.configure.v1"
+"""What `mhs.resource.write` runs; its input is any of the resource's writable properties."""
+
+
+@attrs.frozen
+class Settings:
+    """What a driver is built from: backend, options with their defaults filled in, and the device's path."""
+
+    backend: Backend
+    options: Mapping[str, Any]
+    path: str
+
+
+@attrs.frozen
+class Reading:
+    """What the device showed when it was asked: states by resource_id, `closed` or `open` by interlock id.
+
+    An interlock that cannot be read is left out; the endpoint takes it for open.
+    """
+
+    resources: Mapping[str, Mapping[str, Any]]
+    interlocks: Mapping[str, str] = attrs.field(factory=dict)
+
+
+class Progress(Protocol):
+    """Reports how far a long-running call is. Never waits; percent (0 to 100) may only rise."""
+
+    def __call__(
+        self, percent: float | None = None, ticks: int | None = None, message: str | None = None
+    ) -> None: ...
+
+
+@attrs.define
+class Call:
+    """One admitted command. `input` has passed the class's and the binding's schema and the limits."""
+
+    capability_id: str
+    resource: str
+    input: dict[str, Any]
+    command_id: str
+    max_duration_ms: int | None
+    progress: Progress
+
+
+@attrs.frozen
+class Outcome:
+    """A confirmed result. `effects` None stands for the effects that the binding declares."""
+
+    output: Mapping[str, Any]
+    effects: tuple[Mapping[str, Any], ...] | None = None
+
+
+Command = Callable[[Any, Call], Awaitable[Outcome]]
+"""An async method of a driver that carries out one capability."""
+
+
+class Driver:
+    """One device. A subclass fills `commands` and implements `read` and `halt`."""
+
+    commands: ClassVar[Mapping[str, Command]] = {}
+    """The method for each capability class that the manifest binds, describe excepted."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Build the driver without any I/O; OptionInvalid for an option that cannot be used."""
+        self.settings = settings
+        self._running: set[trio.CancelScope] = set()
+
+    async def open(self, nursery: trio.Nursery) -> None:
+        """Connect and identify; background tasks may be started in `nursery`. DriverFailed or LinkDown."""
+
+    async def aclose(self) -> None:
+        """Let go of the device without moving anything."""
+
+    async def read(self, resource_ids: Sequence[str]) -> Reading:
+        """The current state of these resources and of all interlocks, asked of the device now [PROTO-024]."""
+        raise NotImplementedError
+
+    async def invoke(self, call: Call) -> Outcome:
+        """Carry out one command; ends early by Trio cancellation, or by `end_commands` as Cancelled."""
+        with trio.CancelScope() as scope:
+            self._running.add(scope)
+            try:
+                return await self.perform(call)
+            finally:
+                self._running.discard(scope)
+        raise Cancelled(None)
+
+    async def perform(self, call: Call) -> Outcome:
+        """The command itself; a subclass may wrap what all of its commands have in common."""
+        return await self.commands[call.capability_id](self, call)
+
+    def end_commands(self) -> None:
+        """Cancel every running command at once, so that none of them sends anything more.
+
+        A stop path calls this first: a command that it overtakes must not undo the stop afterwards.
+        """
+        for scope in tuple(self._running):
+            scope.cancel()
+
+    async def halt(self, reason: str) -> bool:
+        """Bring the device to its safe state; True only when the device confirmed it [SAFE-002].
+
+        It must work while `read` and `invoke` hang, so it may not wait for anything that they hold.
+        """
+        raise NotImplementedError
+
+    async def estop(self, reason: str) -> bool:
+        """The emergency stop; like `halt`, and by default the same."""
+        return await self.halt(reason)
+
+    async def reset(self) -> None:
+        """Leave the e-stop state. Never moves anything [SAFE-003]."""

@@ -7,18 +7,23 @@ bounds are compared as texts by the manifest.
 
 import re
 
-_PREFIXES = frozenset("Y Z E P T G M k h da d c m u n p f a z y Ki Mi Gi Ti".split())
 
-_METRIC_ATOMS = frozenset(
-    "m s g A K cd mol rad sr Hz N Pa J W C V F Ohm S Wb T H Cel lm lx Bq Gy Sv kat U L l t u eV bar ar"
-    " By bit Bd B Np G Ci R m[H2O] m[Hg] B[V] B[W] B[SPL] [iU]".split()
-)
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_PREFIXES = _words("Y Z E P T G M k h da d c m u n p f a z y Ki Mi Gi Ti")
+
+_METRIC_ATOMS = _words("""
+    m s g A K cd mol rad sr Hz N Pa J W C V F Ohm S Wb T H Cel lm lx Bq Gy Sv kat U L l t u eV bar ar
+    By bit Bd B Np G Ci R m[H2O] m[Hg] B[V] B[W] B[SPL] [iU]
+""")
 """Atoms that take a metric prefix."""
 
-_PLAIN_ATOMS = frozenset(
-    "min h d wk mo a % [ppth] [ppm] [ppb] deg ' '' gon circ atm [pi] 10* 10^ [degF] [pH] [psi]"
-    " [in_i] [ft_i] [mi_i] [lb_av] [oz_av] [gal_us] [g]".split()
-)
+_PLAIN_ATOMS = _words("""
+    min h d wk mo a % [ppth] [ppm] [ppb] deg ' '' gon circ atm [pi] 10* 10^ [degF] [pH] [psi]
+    [in_i] [ft_i] [mi_i] [lb_av] [oz_av] [gal_us] [g]
+""")
 """Atoms that take none."""
 
 _COMPONENT = re.compile(

@@ -1,7 +1,7 @@
 """Lines: one JSON-RPC message each, out of chunks of any size [TPT-004, TPT-006].
 
-Decides where a message ends and which ones are too long to keep. What a line means, and what is answered to one
-that is too long, is for the binding.
+Decides where a message ends and which ones are too long to keep. What a line means, and what is answered to
+one that is too long, is for the binding.
 """
 
 import attrs
@@ -46,7 +46,7 @@ class LineSplitter:
         return b"" if self._skipping else bytes(self._pending)
 
     def feed(self, chunk: bytes) -> list[bytes | TooLong]:
-        """Every line that `chunk` completes, in order, and every long line once; however the stream is cut."""
+        """The lines that `chunk` completes, in order, and each long line once, however the stream is cut."""
         *completed, rest = chunk.split(b"\n")
         lines: list[bytes | TooLong] = []
         for piece in completed:

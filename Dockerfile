@@ -30,5 +30,7 @@ VOLUME /var/lib/mhsd
 EXPOSE 7400
 # SIGTERM brings running operations to the safe state first, within MHSD_STOP_GRACE_S (10); give `docker stop -t 20`.
 STOPSIGNAL SIGTERM
-HEALTHCHECK --interval=30s --timeout=10s --start-period=20s --retries=3 CMD ["mhsctl", "status", "--json"]
+# Loopback without tokens needs nothing; with TLS and tokens see MHS_ENDPOINT, MHS_CA_FILE and MHS_TOKEN_FILE in README.md.
+HEALTHCHECK --interval=30s --timeout=10s --start-period=20s --retries=3 \
+    CMD mhsctl status --json ${MHS_TOKEN_FILE:+--token-file "$MHS_TOKEN_FILE"}
 ENTRYPOINT ["mhsd"]

@@ -88,11 +88,22 @@ def test_it_starts_without_arguments_and_stops_on_sigterm() -> None:
     assert stage["EXPOSE"] == [str(Config().port)]
 
 
-def test_health_is_what_the_programs_own_status_says() -> None:
+@pytest.mark.parametrize(
+    ("variables", "words"),
+    [({}, ["status", "--json"]), ({"MHS_TOKEN_FILE": "/a b"}, ["status", "--json", "--token-file", "/a b"])],
+)
+def test_health_is_what_the_programs_own_status_says(
+    tmp_path: Path, variables: dict[str, str], words: list[str]
+) -> None:
     (health,) = final_stage()["HEALTHCHECK"]
-    command = json.loads(health[health.index("CMD") + 3 :])
-    assert command[:2] == ["mhsctl", "status"]
     assert re.search(r"--timeout=\d+s", health)
+    recorder = tmp_path / "mhsctl"
+    recorder.write_text('#!/bin/sh\nfor word in "$@"; do echo "$word"; done\nexit 3\n')
+    recorder.chmod(0o755)
+    command = ["/bin/sh", "-c", health[health.index(" CMD ") + 5 :]]
+    done = subprocess.run(command, env={"PATH": str(tmp_path)} | variables, capture_output=True, text=True)
+    assert done.stdout.splitlines() == words
+    assert done.returncode == 3, "the check's exit code is that of the program"
 
 
 def test_every_mhsd_variable_is_an_option() -> None:

@@ -32,5 +32,5 @@ EXPOSE 7400
 STOPSIGNAL SIGTERM
 # Loopback without tokens needs nothing; with TLS and tokens see MHS_ENDPOINT, MHS_CA_FILE and MHS_TOKEN_FILE in README.md.
 HEALTHCHECK --interval=30s --timeout=10s --start-period=20s --retries=3 \
-    CMD mhsctl status --json ${MHS_TOKEN_FILE:+--token-file "$MHS_TOKEN_FILE"}
+    CMD ["/bin/sh", "-c", "exec mhsctl status --json ${MHS_TOKEN_FILE:+--token-file \"$MHS_TOKEN_FILE\"}"]
 ENTRYPOINT ["mhsd"]

@@ -100,7 +100,7 @@ def test_health_is_what_the_programs_own_status_says(
     recorder = tmp_path / "mhsctl"
     recorder.write_text('#!/bin/sh\nfor word in "$@"; do echo "$word"; done\nexit 3\n')
     recorder.chmod(0o755)
-    command = ["/bin/sh", "-c", health[health.index(" CMD ") + 5 :]]
+    command = json.loads(health[health.index(" CMD ") + 5 :])
     done = subprocess.run(command, env={"PATH": str(tmp_path)} | variables, capture_output=True, text=True)
     assert done.stdout.splitlines() == words
     assert done.returncode == 3, "the check's exit code is that of the program"

@@ -22,6 +22,8 @@ from mhsd.driver.errors import (
     OptionInvalid,
     OutcomeUnknown,
 )
+from mhsd.driver.lines import tcp_connect, twin_connect
+from mhsd.driver.scpi import Measurement, ScpiLink, Setpoint, Switch
 
 __all__ = [
     "CONFIGURE",
@@ -35,11 +37,17 @@ __all__ = [
     "DriverFailed",
     "DriverSignal",
     "LinkDown",
+    "Measurement",
     "OptionInvalid",
     "Outcome",
     "OutcomeUnknown",
     "Progress",
     "Reading",
+    "ScpiLink",
+    "Setpoint",
     "Settings",
+    "Switch",
     "device_state_hash",
+    "tcp_connect",
+    "twin_connect",
 ]

@@ -1,8 +1,8 @@
 """What a driver author writes against: one class per device, with the device's commands in a table.
 
 The endpoint does the gating (schemas, limits, interlocks, permits, latch, deadlines, receipts) before a
-driver is called and never calls it with a refused command. The driver says what the device shows, does what it
-is asked, and can bring the device to its safe state at any time.
+driver is called and never calls it with a refused command. The driver says what the device shows, does what
+it is asked, and can bring the device to its safe state at any time.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence

@@ -1,0 +1,52 @@
+"""Limits: a value outside is refused with the limit, its unit and where it was set, never clamped."""
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from mhsd.base.errors import Fault
+
+
+class LimitFacts(Protocol):
+    """One field's allowed range; None means that this side is open."""
+
+    @property
+    def minimum(self) -> float | None: ...
+    @property
+    def maximum(self) -> float | None: ...
+    @property
+    def unit(self) -> str: ...
+    @property
+    def source(self) -> str: ...
+
+
+def _outside(value: float, limit: LimitFacts) -> tuple[str, float] | None:
+    if limit.minimum is not None and value < limit.minimum:
+        return "below", limit.minimum
+    if limit.maximum is not None and value > limit.maximum:
+        return "above", limit.maximum
+    return None
+
+
+def limit_refusal(values: Any, limits: Mapping[str, LimitFacts]) -> Fault | None:
+    """The first field outside its limits as MHS.SAFETY.ENVELOPE_VIOLATION, or None. Boundary values are inside."""
+    if not isinstance(values, Mapping):
+        return None
+    for field, limit in limits.items():
+        value = values.get(field)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            continue
+        outside = _outside(value, limit)
+        if outside is not None:
+            side, bound = outside
+            return Fault(
+                "MHS.SAFETY.ENVELOPE_VIOLATION",
+                f"{field} = {value} {limit.unit} is {side} the {limit.source} limit of {bound} {limit.unit}",
+                details={
+                    "field": field,
+                    "value": value,
+                    "limit": bound,
+                    "unit": limit.unit,
+                    "source": limit.source,
+                },
+            )
+    return None

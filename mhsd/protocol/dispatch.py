@@ -1,0 +1,358 @@
+"""The one door: every binding hands its messages to `Dispatch.begin`, and none can skip a check.
+
+`begin` is synchronous: it parses, checks and runs the synchronous part of admission, so that messages enter in the
+order in which a connection sent them. What has to wait is returned as something to await. An emergency stop is
+recognised before anything else, and nothing holds it up [CORE-076, CORE-183].
+"""
+
+import json
+import logging
+import math
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
+
+import attrs
+import trio
+
+from mhsd.base.errors import Fault
+from mhsd.base.resources import METHODS, MethodRow
+from mhsd.core.quota import RateLimiter
+from mhsd.protocol.batch import BatchOrder, Place
+from mhsd.protocol.context import Context
+from mhsd.protocol.faults import answer_fault
+from mhsd.protocol.methods import HANDLERS
+from mhsd.protocol.peer import Peer
+from mhsd.protocol.stops import Stop, find_stops, mentions_stop
+from mhsd.services.endpoint import Endpoint
+from mhsd.wire.json_text import decode, decode_lenient, encode, encode_error, encode_reply
+from mhsd.wire.jsonrpc import Batch, Malformed, Notification, Request, parse_message
+from mhsd.wire.params import structure
+
+log = logging.getLogger("mhsd.dispatch")
+
+STATUS_RATE_PER_S = 20
+"""`mhs.safety.status` has a bucket of its own, so that looking never competes with doing."""
+
+BEFORE_HELLO = frozenset({"mhs.hello", "mhs.safety.estop", "mhs.safety.status"})
+ROLES = ("reader", "client", "operator")
+
+
+@attrs.frozen
+class Exchange:
+    """What goes back to the peer. `body` None sends nothing; `status` is what HTTP says beside it [TPT-012]."""
+
+    body: bytes | None
+    status: int = 200
+    retry_after_ms: int | None = None
+
+
+NOTHING = Exchange(None, 204)
+
+HTTP_STATUS = {
+    "MHS.PROTOCOL.PARSE_ERROR": 400,
+    "MHS.PROTOCOL.BATCH_TOO_LARGE": 400,
+    "MHS.LIMIT.PAYLOAD_TOO_LARGE": 413,
+    "MHS.LIMIT.RATE_EXCEEDED": 429,
+}
+"""The HTTP status of a message that was refused as a whole; any other JSON-RPC error is 200."""
+
+
+class Dispatch:
+    """Serves one endpoint to any number of peers."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint
+        self.gate = trio.CapacityLimiter(1)
+        """Bindings take this around `begin`, but not for a message that mentions a stop."""
+        limits = endpoint.limits
+        self._rate = RateLimiter(limits.max_rate_per_s, limits.rate_burst)
+        self._status_rate = RateLimiter(STATUS_RATE_PER_S, STATUS_RATE_PER_S)
+
+    @staticmethod
+    def mentions_stop(body: bytes) -> bool:
+        """Whether a message may hold an emergency stop: a byte search, right for any JSON but escaped names."""
+        return mentions_stop(body)
+
+    @staticmethod
+    def refuse(fault: Fault, status: int, retry_after_ms: int | None = None) -> Exchange:
+        """The refusal of something that never became a message, with id null."""
+        return Exchange(encode_error(None, fault.error()), status, retry_after_ms)
+
+    def begin(self, body: bytes, peer: Peer) -> Exchange | Awaitable[Exchange]:
+        """Take in one message: the whole answer, or what to await for it. Never raises."""
+        received_mono_s = trio.current_time()
+        try:
+            if mentions_stop(body):
+                stops = find_stops(decode_lenient(body, max_bytes=self.endpoint.limits.max_request_bytes))
+                if stops:
+                    return self._begin_stops(body, stops, peer, received_mono_s)
+            return self._begin(body, peer, received_mono_s)
+        except Exception:
+            # The boundary of one message: a defect in here costs its sender an answer and nobody else anything.
+            log.exception("a message could not be dispatched")
+            return self.refuse(Fault("MHS.INTERNAL.ERROR", "the endpoint failed on this message"), 200)
+
+    def _begin(self, body: bytes, peer: Peer, received_mono_s: float) -> Exchange | Awaitable[Exchange]:
+        limits = self.endpoint.limits
+        try:
+            value = decode(
+                body,
+                max_bytes=limits.max_request_bytes,
+                max_depth=limits.max_json_depth,
+                max_items=limits.max_json_items,
+            )
+        except Fault as fault:
+            return self.refuse(fault, HTTP_STATUS[fault.mhs_code])
+        message = parse_message(value, max_batch=limits.max_batch)
+        if isinstance(message, Batch):
+            refusal = self._rate_refusal(message.calls, peer)
+            if refusal is not None:
+                return refusal
+            return self._batch(message, peer, received_mono_s)
+        if isinstance(message, Malformed):
+            reason = (message.fault.details or {}).get("reason")
+            status = 400 if reason == "empty_batch" else HTTP_STATUS.get(message.fault.mhs_code, 200)
+            return (
+                NOTHING
+                if message.silent
+                else Exchange(encode_error(message.id, message.fault.error()), status)
+            )
+        if isinstance(message, Notification):
+            return self._notification(message)
+        refusal = self._rate_refusal((message,), peer)
+        if refusal is not None:
+            return refusal
+        return self._request(message, Context(self.endpoint, peer, received_mono_s))
+
+    # Single calls.
+
+    def _request(self, request: Request, context: Context) -> Exchange | Awaitable[Exchange]:
+        try:
+            result = self._call(request, context)
+        except Fault as fault:
+            return Exchange(encode_error(request.id, fault.error()))
+        if isinstance(result, Awaitable):
+            return self._finish(request, result)
+        return Exchange(encode_reply(request.id, result))
+
+    def _call(self, request: Request, context: Context) -> Any:
+        peer = context.peer
+        if not peer.remember_id(request.id):
+            raise Fault(
+                "MHS.PROTOCOL.INVALID_REQUEST",
+                "this connection has already used this id",
+                details={"reason": "duplicate_id"},
+            )
+        if peer.needs_hello and not peer.greeted and request.method not in BEFORE_HELLO:
+            raise Fault(
+                "MHS.PROTOCOL.INVALID_REQUEST",
+                "the first call on this connection must be mhs.hello",
+                details={"reason": "hello_required"},
+            )
+        row = served_row(request.method)
+        # Who is no operator is told by the handlers of reset and permit, each in its own form.
+        if row.role == "client" and ROLES.index(peer.role) < ROLES.index(row.role):
+            raise Fault(
+                "MHS.AUTH.FORBIDDEN",
+                f"{request.method} needs the role {row.role}",
+                details={"needed_role": row.role},
+            )
+        params = structure(
+            request.method, request.params, max_deadline_ms=self.endpoint.limits.max_command_deadline_ms
+        )
+        return HANDLERS[request.method](context, params)
+
+    async def _finish(self, request: Request, result: Awaitable[Any]) -> Exchange:
+        try:
+            value = await result
+        except Exception as error:
+            value = answer_fault(error, request.method)
+        if isinstance(value, Fault):
+            return Exchange(encode_error(request.id, value.error()))
+        return Exchange(encode_reply(request.id, value))
+
+    @staticmethod
+    def _notification(notification: Notification) -> Exchange:
+        """Nothing is answered to a notification, and an effectful one is not executed either [PROTO-005]."""
+        row = METHODS.get(notification.method)
+        if row is not None and row.effectful:
+            log.warning("dropped an effectful notification: %s", notification.method)
+        return NOTHING
+
+    # Batches.
+
+    def _batch(self, batch: Batch, peer: Peer, received_mono_s: float) -> Exchange | Awaitable[Exchange]:
+        """Every element by itself; those that mutate one device wait for each other [PROTO-007, PROTO-008].
+
+        What waits for no other element is begun here, so that a batch enters in the order of arrival too.
+        """
+        order = BatchOrder(self.endpoint.sessions)
+        replies: list[bytes] = []
+        waiting: list[tuple[Place, Callable[[], Exchange | Awaitable[Exchange]]]] = []
+        for call in batch.calls:
+            if isinstance(call, Notification):
+                self._notification(call)
+            elif isinstance(call, Malformed):
+                if not call.silent:
+                    replies.append(encode_error(call.id, call.fault.error()))
+            else:
+                place = order.place(call)
+                begin = partial(
+                    self._request, call, Context(self.endpoint, peer, received_mono_s, place.id_spent)
+                )
+                if place.after is not None:
+                    waiting.append((place, begin))
+                    continue
+                outcome = begin()
+                if isinstance(outcome, Exchange):
+                    _take(outcome, replies)
+                    place.answered.set()
+                else:
+                    waiting.append((place, lambda outcome=outcome: outcome))  # type: ignore[misc]
+        return self._finish_batch(waiting, replies) if waiting else _joined(replies)
+
+    async def _finish_batch(
+        self, waiting: list[tuple[Place, Callable[[], Exchange | Awaitable[Exchange]]]], replies: list[bytes]
+    ) -> Exchange:
+        async def run(place: Place, begin: Callable[[], Exchange | Awaitable[Exchange]]) -> None:
+            try:
+                if place.after is not None:
+                    await place.after.wait()
+                outcome = begin()
+                _take(outcome if isinstance(outcome, Exchange) else await outcome, replies)
+            finally:
+                place.answered.set()
+
+        async with trio.open_nursery() as nursery:
+            for place, begin in waiting:
+                nursery.start_soon(run, place, begin)
+        return _joined(replies)
+
+    # Rates.
+
+    def _rate_refusal(self, calls: tuple[Any, ...], peer: Peer) -> Exchange | None:
+        """LIMIT.RATE_EXCEEDED for the whole message, before anything of it runs [TPT-020]."""
+        if peer.rate_exempt:
+            return None
+        rates: list[str] = [
+            METHODS[call.method].rate if getattr(call, "method", None) in METHODS else "normal"
+            for call in calls
+        ]
+        now_mono_s = trio.current_time()
+        for limiter, name in ((self._rate, "normal"), (self._status_rate, "status")):
+            count = rates.count(name)
+            wait_s = limiter.take(peer.principal.id, count, now_mono_s) if count else None
+            if wait_s is not None:
+                return self._too_fast(calls, wait_s)
+        return None
+
+    def _too_fast(self, calls: tuple[Any, ...], wait_s: float) -> Exchange:
+        retry_after_ms = max(1, math.ceil(wait_s * 1000))
+        fault = Fault(
+            "MHS.LIMIT.RATE_EXCEEDED",
+            f"at most {self.endpoint.limits.max_rate_per_s} requests a second are served to one principal",
+            details={"retry_after_ms": retry_after_ms},
+        )
+        request_id = calls[0].id if len(calls) == 1 and isinstance(calls[0], Request) else None
+        return Exchange(encode_error(request_id, fault.error()), 429, retry_after_ms)
+
+    # Emergency stops.
+
+    def _begin_stops(
+        self, body: bytes, stops: list[Stop], peer: Peer, received_mono_s: float
+    ) -> Awaitable[Exchange]:
+        """Engage every stop of the message now; the rest of the message is served, or refused, afterwards."""
+        context = Context(self.endpoint, peer, received_mono_s)
+        engaged = [(stop, self._engage(stop, context)) for stop in stops]
+        return self._answer_stops(body, engaged, peer, received_mono_s)
+
+    def _engage(self, stop: Stop, context: Context) -> Awaitable[Any] | Fault:
+        if stop.id is not None:
+            context.peer.remember_id(stop.id)
+        try:
+            result: Awaitable[Any] = HANDLERS["mhs.safety.estop"](
+                context, structure("mhs.safety.estop", stop.params, max_deadline_ms=1)
+            )
+        except Fault as fault:
+            return fault
+        return result
+
+    async def _answer_stops(
+        self,
+        body: bytes,
+        engaged: list[tuple[Stop, Awaitable[Any] | Fault]],
+        peer: Peer,
+        received_mono_s: float,
+    ) -> Exchange:
+        replies: list[bytes] = []
+        for stop, served in engaged:
+            value = served if isinstance(served, Fault) else await served
+            reply = _stop_reply(stop, value)
+            if reply is not None:
+                replies.append(reply)
+        if not engaged[0][0].in_batch:
+            return Exchange(replies[0]) if replies else NOTHING
+        rest = self._rest(body, peer, received_mono_s, {stop.index for stop, _ in engaged})
+        others = rest if isinstance(rest, Exchange) else await rest
+        if others.body is not None:
+            replies.append(others.body.removeprefix(b"[").removesuffix(b"]"))
+        return Exchange(b"[" + b",".join(replies) + b"]", others.status if others.body is not None else 200)
+
+    def _rest(
+        self, body: bytes, peer: Peer, received_mono_s: float, served: set[int]
+    ) -> Exchange | Awaitable[Exchange]:
+        """The elements of a batch that are no stops. A batch that cannot be read strictly is refused but for them."""
+        limits = self.endpoint.limits
+        try:
+            value = decode(
+                body,
+                max_bytes=limits.max_request_bytes,
+                max_depth=limits.max_json_depth,
+                max_items=limits.max_json_items,
+            )
+        except Fault as fault:
+            return self.refuse(fault, 200)
+        remaining = [element for index, element in enumerate(value) if index not in served]
+        if not remaining:
+            return NOTHING
+        return self._begin(encode(remaining), peer, received_mono_s)
+
+
+def _take(exchange: Exchange, replies: list[bytes]) -> None:
+    if exchange.body is not None:
+        replies.append(exchange.body)
+
+
+def _joined(replies: list[bytes]) -> Exchange:
+    return Exchange(b"[" + b",".join(replies) + b"]") if replies else NOTHING
+
+
+def served_row(method: str) -> MethodRow:
+    """The row of a method that this endpoint serves; METHOD_NOT_FOUND otherwise [PROTO-016, PROTO-017]."""
+    row = METHODS.get(method)
+    if row is not None and row.served:
+        return row
+    known = row is not None
+    raise Fault(
+        "MHS.PROTOCOL.METHOD_NOT_FOUND",
+        f"this endpoint does not serve {method}" if known else "there is no such method",
+        details={"method": method[:128], **({"supported": False} if known else {})},
+    )
+
+
+def _stop_reply(stop: Stop, value: Any) -> bytes | None:
+    """A stop's receipt; for a defective envelope the error of the defect, with the receipt in its details."""
+    if stop.defect is not None:
+        details = {**(stop.defect.details or {}), "estop_served": not isinstance(value, Fault)}
+        error = stop.defect.error()
+        error["data"] = {**error["data"], "details": details}
+        if not isinstance(value, Fault):
+            details["receipt"] = json.loads(value.data)
+        return encode_error(stop.id, error)
+    if stop.notification:
+        return None
+    if isinstance(value, Fault):
+        return encode_error(stop.id, value.error())
+    assert stop.id is not None  # a request without a usable id is a defect
+    return encode_reply(stop.id, value)

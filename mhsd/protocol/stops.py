@@ -1,0 +1,74 @@
+"""Recognises emergency stops in a message, well-formed or not [CORE-076, CORE-183]. Pure, and never raises."""
+
+from typing import Any
+
+import attrs
+
+from mhsd.base.errors import Fault
+from mhsd.wire.jsonrpc import Malformed, Notification, classify
+
+STOP_METHOD = "mhs.safety.estop"
+STOP_CLASS = "cap.motion.estop.v1"
+_TRACES = (STOP_METHOD.encode(), STOP_CLASS.encode())
+
+
+def mentions_stop(body: bytes) -> bool:
+    """Whether the bytes name the stop's method or class anywhere."""
+    return any(trace in body for trace in _TRACES)
+
+
+@attrs.frozen
+class Stop:
+    """One stop in a message. `defect` is what is wrong with its envelope; it is served all the same."""
+
+    id: str | int | None
+    params: Any
+    notification: bool
+    defect: Fault | None
+    in_batch: bool
+    index: int
+
+
+def find_stops(value: Any) -> list[Stop]:
+    """The stops of one leniently decoded message, in order."""
+    elements = value if isinstance(value, list) else [value]
+    return [
+        stop
+        for index, element in enumerate(elements)
+        if (stop := _stop_of(element, isinstance(value, list), index)) is not None
+    ]
+
+
+def _stop_of(element: Any, in_batch: bool, index: int) -> Stop | None:
+    if not isinstance(element, dict):
+        return None
+    params = element.get("params")
+    if element.get("method") == STOP_METHOD:
+        wanted = params
+    elif (
+        element.get("method") == "mhs.command"
+        and isinstance(params, dict)
+        and params.get("capability_id") == STOP_CLASS
+    ):
+        wanted = _from_command(params)
+    else:
+        return None
+    call = classify(element)
+    if isinstance(call, Malformed):
+        return Stop(
+            call.id, wanted, notification=call.silent, defect=call.fault, in_batch=in_batch, index=index
+        )
+    if isinstance(call, Notification):
+        return Stop(None, wanted, notification=True, defect=None, in_batch=in_batch, index=index)
+    return Stop(call.id, wanted, notification=False, defect=None, in_batch=in_batch, index=index)
+
+
+def _from_command(params: dict[str, Any]) -> dict[str, Any]:
+    """A command of the stop class takes the stop's path, on any device, bound or not."""
+    wanted: dict[str, Any] = {
+        name: params[name] for name in ("device_id", "session_id", "command_id") if name in params
+    }
+    stop_input = params.get("input")
+    if isinstance(stop_input, dict) and "reason" in stop_input:
+        wanted["reason"] = stop_input["reason"]
+    return wanted

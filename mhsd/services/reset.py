@@ -1,0 +1,189 @@
+"""Reset of a latched stop: every refusal, then the driver's reset, then the latch [SAFE-003, CORE-080 to CORE-087].
+
+A reset never resumes, never moves anything, and never runs a declared re-enable: it only tells of it.
+"""
+
+import logging
+from typing import Any
+
+import trio
+
+from mhsd.base.errors import Fault
+from mhsd.core import receipts
+from mhsd.core.operations import native_fault
+from mhsd.driver import DriverFailed, DriverSignal
+from mhsd.services.estop import StopRequest, safety_entry, safety_members
+from mhsd.services.executions import Answer, store_fault
+from mhsd.services.served_device import ServedDevice
+from mhsd.store import Store, StoreFailed
+
+log = logging.getLogger("mhsd.safety")
+
+
+def _refused(reason: str, message: str, interlocks: list[dict[str, Any]] | None = None) -> Fault:
+    return Fault("MHS.SAFETY.RESET_REFUSED", message, details={"reason": reason}, interlocks=interlocks)
+
+
+def _standing_refusal(device: ServedDevice) -> Fault | None:
+    """What refuses a reset before anything is asked of the device."""
+    host = device.host
+    if not host.latched and host.unconfirmed is None:
+        return _refused("not_latched", f"the emergency stop of {host.device_id} is not latched")
+    if any(carriage.attempt.guarded for carriage in device.executions.live()):
+        return _refused("operation_running", "an operation of the device has not ended yet")
+    if host.safety.stop_pending(host.device_id):
+        return _refused("stop_path_pending", "the stop of the device is still under way")
+    return host.crashed
+
+
+class Reset:
+    """Releases latches, one device at a time."""
+
+    def __init__(self, store: Store, nursery: trio.Nursery) -> None:
+        self._store = store
+        self._nursery = nursery
+        self._busy: set[str] = set()
+
+    async def reset(
+        self, device: ServedDevice, request: StopRequest, deadline_mono_s: float, forbidden: Fault | None
+    ) -> Answer:
+        """The reset's receipt. `forbidden` is the refusal of a caller who is no operator [CORE-083]."""
+        fault = forbidden or _standing_refusal(device)
+        if fault is None and device.device_id in self._busy:
+            fault = _refused("operation_running", "another reset of the device is under way")
+        if fault is not None:
+            return await self._record(self._body(device, request, "rejected", fault))
+        self._busy.add(device.device_id)
+        try:
+            return await self._record(await self._attempt(device, request, deadline_mono_s))
+        finally:
+            self._busy.discard(device.device_id)
+
+    async def _attempt(
+        self, device: ServedDevice, request: StopRequest, deadline_mono_s: float
+    ) -> dict[str, Any]:
+        host = device.host
+        epoch = host.safety.epoch_of(host.device_id)
+        with trio.move_on_at(deadline_mono_s):
+            fault = await self._interlocks_closed(device)
+            if fault is None and host.unconfirmed is not None and not await host.halt("reset"):
+                fault = _refused(
+                    "safe_state_unconfirmed", "the safe state of the device could not be confirmed"
+                )
+            if fault is not None:
+                return self._body(device, request, "rejected", fault)
+            fault = await self._driver_reset(device)
+            if fault is not None:
+                return self._body(device, request, "failed", fault, changed=True)
+            reading = await host.read(host.all_resources())
+            if host.safety.epoch_of(host.device_id) != epoch:
+                fault = _refused(
+                    "estop_during_reset", "a new emergency stop came while the reset was under way"
+                )
+                return self._body(device, request, "failed", fault, changed=True)
+            remaining = {
+                name: latch for name, latch in host.safety.snapshot().items() if name != host.device_id
+            }
+            if self._store.kind == "state_dir" and not await self._store.write_latch(remaining):
+                return self._body(device, request, "failed", store_fault("the latch file"), changed=True)
+            return self._released(device, request, epoch, reading)
+        return self._too_late(device, request)
+
+    async def _interlocks_closed(self, device: ServedDevice) -> Fault | None:
+        host = device.host
+        try:
+            reading = await host.read(())
+        except Fault as fault:
+            return _refused(
+                "interlock", f"the interlocks cannot be read: {fault.message}", host.interlocks(None)
+            )
+        opened = [entry for entry in host.interlocks(reading) if entry["hard"] and entry["state"] == "open"]
+        if not opened:
+            return None
+        names = ", ".join(entry["id"] for entry in opened)
+        return _refused("interlock", f"hard interlock open: {names}", opened)
+
+    async def _driver_reset(self, device: ServedDevice) -> Fault | None:
+        try:
+            await device.host.driver.reset()
+        except DriverFailed as error:
+            return Fault(error.mhs_code, error.message)
+        except DriverSignal as error:
+            return Fault("MHS.DEVICE.FAULT", f"the device did not confirm the reset: {error}")
+        except Exception as error:
+            log.exception("driver of %s failed in reset", device.device_id)
+            return native_fault(error)
+        return None
+
+    def _released(
+        self, device: ServedDevice, request: StopRequest, epoch: int, reading: Any
+    ) -> dict[str, Any]:
+        host = device.host
+        # No checkpoint from here on: the latch and the receipt that reports it belong together.
+        if not host.safety.clear(host.device_id, epoch):
+            fault = _refused("estop_during_reset", "a new emergency stop came while the reset was under way")
+            return self._body(device, request, "failed", fault, changed=True)
+        host.unconfirmed = None
+        log.warning("emergency stop of %s reset by %s", host.device_id, request.principal["id"])
+        safety = host.manifest.safety
+        output: dict[str, Any] = {
+            "reset": True,
+            "estop": "released",
+            "latched": False,
+            "cleared_interlocks": [entry["id"] for entry in host.interlocks(reading) if entry["hard"]],
+            "resumed": False,
+        }
+        if safety.reenable is not None:
+            output["reenable"] = safety.reenable
+        change = host.settle(reading, host.all_resources())
+        effect = {
+            "kind": "safety.reset",
+            "summary": "emergency stop released; nothing was started",
+            "reversible": True,
+            "severity": host.manifest.risk_class,
+        }
+        return {
+            **safety_members(device, request, receipts.RESET, {}),
+            "status": "completed",
+            **change.members(),
+            "ended_at": host.wall(),
+            "output": output,
+            "effects": [effect],
+        }
+
+    def _too_late(self, device: ServedDevice, request: StopRequest) -> dict[str, Any]:
+        """The deadline passed: the latch stays, and the device is put back into its stopped state [PROTO-011]."""
+        self._nursery.start_soon(device.host.restop, "a reset did not end in time")
+        fault = Fault(
+            "MHS.OUTCOME.TIMEOUT",
+            "the reset did not end within its deadline; the latch stays engaged",
+            details={"reason": "deadline_exceeded"},
+        )
+        return self._body(device, request, "unknown", fault, changed=True)
+
+    def _body(
+        self, device: ServedDevice, request: StopRequest, status: str, fault: Fault, *, changed: bool = False
+    ) -> dict[str, Any]:
+        host = device.host
+        unchanged = receipts.Change(host.revision, host.revision, None)
+        change = host.settle(None, ()) if changed else unchanged
+        return {
+            **safety_members(device, request, receipts.RESET, {}),
+            "status": status,
+            **change.members(),
+            "ended_at": host.wall(),
+            "effects": [],
+            "error": fault.receipt_error(),
+        }
+
+    async def _record(self, body: dict[str, Any]) -> Answer:
+        try:
+            return (await self._store.put(safety_entry(body)).wait())[-1].wire()
+        except StoreFailed as error:
+            if body["status"] == "completed":
+                return Fault(
+                    "MHS.OUTCOME.UNKNOWN",
+                    "the latch was released, but the receipt of it could not be stored",
+                    details={"reason": "receipt_not_stored", "command_id": body["command_id"]},
+                )
+            return store_fault(error)

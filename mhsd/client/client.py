@@ -231,12 +231,9 @@ def connect(
     stdio command does not start. HTTP connects at the first call.
     """
     place = parse_endpoint(endpoint)
-    transport: Transport
     if isinstance(place, HttpEndpoint):
-        transport = HttpTransport(place, token=token, tls=tls)
-    else:
-        transport = _child(place)
-    return Client(transport, timeout_s=timeout_s, name=name)
+        return Client(HttpTransport(place, token=token, tls=tls), timeout_s=timeout_s, name=name)
+    return Client(_child(place), timeout_s=timeout_s, name=name)
 
 
 def _child(place: StdioEndpoint) -> StdioTransport:

@@ -1,0 +1,62 @@
+"""Where every command ends: what went wrong becomes one message and one exit code."""
+
+import os
+from collections.abc import Callable
+
+from mhsd.cli import exits
+from mhsd.cli.terminal import emit, note, plain
+from mhsd.client.endpoint import BadEndpoint
+from mhsd.client.errors import MHSError, error
+
+
+class UsageProblem(Exception):
+    """The command line is not one that can be carried out; nothing was sent."""
+
+
+def wants_json(argv: list[str]) -> bool:
+    """Whether stdout belongs to a program; asked of the words, because they may be the problem."""
+    return "--json" in argv
+
+
+def guarded(program: str, argv: list[str], run: Callable[[], int]) -> int:
+    """Runs a command and returns its exit code; never a traceback."""
+    try:
+        return run()
+    except KeyboardInterrupt:
+        note(f"{program}: interrupted")
+        return exits.INTERRUPTED
+    except (UsageProblem, BadEndpoint) as problem:
+        return usage(program, argv, str(problem))
+    except MHSError as problem:
+        return report(program, problem, as_json=wants_json(argv))
+    except Exception as defect:  # The outermost boundary: a defect is one line too.
+        if os.environ.get("MHSD_TRACEBACK"):
+            raise
+        message = f"{type(defect).__name__}: {defect}"
+        hint = "This is a defect of the program; run again with MHSD_TRACEBACK=1 and report what it prints."
+        return report(program, error("MHS.INTERNAL.ERROR", message, hint), as_json=wants_json(argv))
+
+
+def usage(program: str, argv: list[str], message: str) -> int:
+    """Reports a usage error, with where to find help."""
+    words = [word for word in argv[:1] if word.isalpha()]
+    hint = f"See `{' '.join([program, *words])} --help`."
+    if wants_json(argv):
+        refusal = error("MHS.PROTOCOL.INVALID_PARAMS", message, hint, details={"reason": "usage"})
+        emit({"error": refusal.document()})
+    else:
+        note([f"{program}: {plain(message)}", hint])
+    return exits.USAGE
+
+
+def report(program: str, problem: MHSError, *, as_json: bool) -> int:
+    """Reports an error for which no receipt exists, on stdout with `--json`, else on stderr."""
+    if as_json:
+        emit({"error": problem.document()})
+    else:
+        http = f" (HTTP {problem.http_status})" if problem.http_status not in (None, 200) else ""
+        note(f"{program}: {plain(problem.message)}")
+        note(f"  {plain(problem.mhs_code)}{http}")
+        if problem.remediation:
+            note(f"  {plain(problem.remediation)}")
+    return exits.of_error(problem.mhs_code)

@@ -1,0 +1,125 @@
+"""`session open|close|keep`: a session that outlives the command, for work over several commands."""
+
+import sys
+import time
+from typing import Annotated
+
+import typer
+
+from mhsd.cli import exits
+from mhsd.cli.boundary import UsageProblem
+from mhsd.cli.command import client_command
+from mhsd.cli.link import Link
+from mhsd.cli.mutation import SESSION_TTL_S, principal
+from mhsd.cli.targets import chosen, devices_of, named, path_of
+from mhsd.cli.terminal import Paint, emit, note, plain, say, table, value
+from mhsd.client.session import Session
+
+SessionArgument = Annotated[str, typer.Argument(metavar="ID", help="the session's id, mhs_s_…")]
+
+
+@client_command
+def session_open(
+    link: Link,
+    device: Annotated[
+        list[str] | None,
+        typer.Option("--device", metavar="DEVICE", help="a device to work with; may be repeated"),
+    ] = None,
+    capability: Annotated[
+        list[str] | None,
+        typer.Option("-c", "--capability", metavar="CAP", help="only this, or a pattern like 'cap.motion.*'"),
+    ] = None,
+    read_only: Annotated[bool, typer.Option("--read-only", help="grant no command at all")] = False,
+    ttl_s: Annotated[
+        int, typer.Option("--ttl", metavar="S", min=1, help="seconds until it ends without a heartbeat")
+    ] = SESSION_TTL_S,
+    approved_by: Annotated[
+        list[str] | None,
+        typer.Option("--approved-by", metavar="PERSON", help="who answers for a device of risk class R3"),
+    ] = None,
+) -> int:
+    """Opens a session and prints its id."""
+    _refuse_stdio(link)
+    with link.client() as client:
+        every = devices_of(client.hello())
+        used = [named(every, reference) for reference in device or ()] or [chosen(every, None)]
+        session = Session.open(
+            client,
+            principal=principal(),
+            device_ids=[str(entry["device_id"]) for entry in used],
+            capabilities=[] if read_only else capability or ["*"],
+            mode=str(used[0].get("mode")),
+            ttl_s=ttl_s,
+            approvals=[{"principal": {"id": person, "kind": "human"}} for person in approved_by or ()],
+        )
+    if link.json:
+        emit(session.grant)
+        return exits.OK
+    rows = [
+        ["session", session.session_id],
+        ["mode", value(session.grant.get("mode"))],
+        ["ends at", f"{value(session.grant.get('expires_at'))} unless a heartbeat comes"],
+    ]
+    granted = session.grant.get("granted") or []
+    rows += [
+        [
+            "granted" if index == 0 else "",
+            f"{value(entry.get('capability_id'))} on {value(entry.get('resource'))}"
+            f" of {plain(path_of(str(entry.get('device_id'))))}",
+        ]
+        for index, entry in enumerate(granted)
+    ]
+    say(table(rows if granted else [*rows, ["granted", "reading only"]]))
+    return exits.OK
+
+
+@client_command
+def session_close(link: Link, session: SessionArgument) -> int:
+    """Ends a session; what still runs in it is cancelled to the safe state."""
+    with link.client() as client:
+        answered = Session(client, session).close()
+    if link.json:
+        emit(answered)
+        return exits.OK
+    summary = answered.get("summary") or {}
+    rows = [["closed at", value(answered.get("closed_at"))]]
+    rows += [[name.replace("_", " "), value(content)] for name, content in summary.items()]
+    say(table(rows))
+    if summary.get("cancellation_pending"):
+        note(Paint(sys.stderr)("warn", "an operation is still being cancelled; look at `mhsctl status`"))
+    return exits.OK
+
+
+@client_command
+def session_keep(
+    link: Link,
+    session: SessionArgument,
+    seconds: Annotated[
+        float | None, typer.Option("--for", metavar="S", min=0, help="stop after so long; else until Ctrl-C")
+    ] = None,
+) -> int:
+    """Sends heartbeats, so that a session does not end while a person works with it."""
+    _refuse_stdio(link)
+    with link.client() as client:
+        kept = Session(client, session)
+        until_mono_s = None if seconds is None else time.monotonic() + seconds
+        while True:
+            answered = kept.heartbeat()
+            pause_s = kept.lifetime_s(answered) / 3
+            if not link.json:
+                say(f"session {plain(session)} lives until {value(answered.get('expires_at'))}")
+            if until_mono_s is not None:
+                pause_s = min(pause_s, until_mono_s - time.monotonic())
+                if pause_s <= 0:
+                    break
+            time.sleep(pause_s)
+    if link.json:
+        emit(answered)
+    return exits.OK
+
+
+def _refuse_stdio(link: Link) -> None:
+    if not link.outlives_command():
+        raise UsageProblem(
+            "a session on stdio: would end with this command; use an endpoint that goes on running"
+        )

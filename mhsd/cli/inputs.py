@@ -1,0 +1,53 @@
+"""JSON that a person types: objects from the command line, a file or stdin, read strictly."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from mhsd.cli.boundary import UsageProblem
+
+
+def json_object(text: str, option: str) -> dict[str, Any]:
+    """The JSON object of `text`, `@FILE` or `@-`; UsageProblem for anything else [TPT-052]."""
+    if text.startswith("@"):
+        text = _content(text[1:], option)
+    try:
+        document = json_value(text)
+    except (ValueError, RecursionError) as problem:
+        raise UsageProblem(f"{option} is no JSON: {problem}") from None
+    if not isinstance(document, dict):
+        raise UsageProblem(f"{option} is no JSON object, as in '{{\"ticks\": 10}}'")
+    return document
+
+
+def json_value(text: str) -> Any:
+    """One JSON value, without duplicate keys, NaN or Infinity; ValueError or RecursionError otherwise."""
+    return json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
+
+
+def read_file(path: Path) -> str:
+    """The text of a file; UsageProblem where it is missing or no text."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as problem:
+        raise UsageProblem(f"{path} cannot be read: {problem.strerror}") from None
+    except UnicodeDecodeError:
+        raise UsageProblem(f"{path} is no UTF-8 text") from None
+
+
+def _content(name: str, option: str) -> str:
+    if not name:
+        raise UsageProblem(f"{option} @ needs the name of a file, or @- for stdin")
+    return sys.stdin.read() if name == "-" else read_file(Path(name))
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    document = dict(pairs)
+    if len(document) != len(pairs):
+        raise ValueError("a key stands in it twice")
+    return document
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON number")

@@ -1,0 +1,88 @@
+"""The connection that a command uses: `-e`, `--token-file`, `--json` and `--timeout`, and their defaults."""
+
+import contextlib
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from mhsd.cli.boundary import UsageProblem
+from mhsd.cli.terminal import note, plain
+from mhsd.client.client import DEFAULT_TIMEOUT_S, Client, connect
+from mhsd.client.endpoint import DEFAULT_ENDPOINT
+from mhsd.client.http import Tls
+from mhsd.client.stdio import ChildFailed
+
+
+class Link(NamedTuple):
+    """What a client command was told about its endpoint."""
+
+    endpoint: str | None = None
+    token_file: str | None = None
+    json: bool = False
+    timeout_s: float = DEFAULT_TIMEOUT_S
+
+    @property
+    def address(self) -> str:
+        """The endpoint: -e, else MHS_ENDPOINT, else port 7400 of this machine."""
+        return self.endpoint or os.environ.get("MHS_ENDPOINT") or DEFAULT_ENDPOINT
+
+    def outlives_command(self) -> bool:
+        """Whether the endpoint goes on running after this command: not when the command started it."""
+        return not self.address.startswith("stdio:")
+
+    @contextlib.contextmanager
+    def client(self, token_file: str | None = None) -> Iterator[Client]:
+        """A client for the block; `token_file` is used in place of the link's own.
+
+        An endpoint that this command started and that ended badly is reported on stderr [TPT-008].
+        """
+        if not self.timeout_s > 0:
+            raise UsageProblem("--timeout is a number of seconds above 0")
+        path = token_file or self.token_file
+        token = read_token(Path(path)) if path is not None else None
+        try:
+            client = connect(
+                self.address, token=token, tls=tls_files(), timeout_s=self.timeout_s, name="mhsctl"
+            )
+        except OSError as problem:
+            raise UsageProblem(f"the certificate files cannot be used: {problem}") from None
+        try:
+            yield client
+        finally:
+            try:
+                client.close()
+            except ChildFailed as failure:
+                note([plain(line) for line in str(failure).split("\n")])
+
+    def words(self) -> list[str]:
+        """The options that reach the same endpoint again, for a command to be shown."""
+        words = ["-e", self.endpoint] if self.endpoint else []
+        return [*words, "--token-file", self.token_file] if self.token_file else words
+
+
+def tls_files() -> Tls:
+    """Further authorities and the client's certificate, from MHS_CA_FILE, MHS_CERT_FILE and MHS_KEY_FILE."""
+    return Tls(os.environ.get("MHS_CA_FILE"), os.environ.get("MHS_CERT_FILE"), os.environ.get("MHS_KEY_FILE"))
+
+
+def read_token(path: Path) -> str:
+    """The secret in the first line of `path`; UsageProblem where there is none."""
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+        mode = path.stat().st_mode
+    except (OSError, UnicodeDecodeError) as problem:
+        reason = problem.strerror if isinstance(problem, OSError) else "it is no text"
+        raise UsageProblem(f"the token file {path} cannot be read: {reason}") from None
+    token = next((line.strip() for line in lines if line.strip()), "")
+    if token.startswith(("[[", "#")):
+        raise UsageProblem(
+            f"{path} is the endpoint's table of tokens, which holds no secret; "
+            "give a file with the token itself"
+        )
+    if not token or not token.isascii() or not token.isprintable() or " " in token:
+        raise UsageProblem(f"the first line of {path} is no token")
+    if mode & (stat.S_IRWXG | stat.S_IRWXO) and not str(path.resolve()).startswith("/run/secrets/"):
+        note(f"warning: others can read {path}; mend it with: chmod 600 {path}")
+    return token

@@ -1,0 +1,43 @@
+"""Where the programs start. Looks at the first word before anything slow is imported."""
+
+import os
+import sys
+
+_FAST = ("estop", "status")
+_ALIASES = ("mhsctl", "mhs", "openmhs")
+
+
+def mhsctl() -> int:
+    """The operators' program; returns its exit code."""
+    program = _program("mhsctl", _ALIASES)
+    argv = _without_old_spelling(sys.argv[1:])
+    if argv and argv[0] in _FAST and not os.environ.get(f"_{program.upper()}_COMPLETE"):
+        # An e-stop must not wait for imports that it does not need.
+        from mhsd.cli import fast
+
+        return fast.main(program, argv)
+    from mhsd.cli import app
+
+    return app.main(program, argv)
+
+
+def mhsd() -> int:
+    """The daemon: `mhsd TARGET…` is `mhsctl serve TARGET…`; returns its exit code."""
+    from mhsd.cli import app
+
+    return app.main_serve(_program("mhsd", ("mhsd",)), sys.argv[1:])
+
+
+def _program(usual: str, names: tuple[str, ...]) -> str:
+    """The name that the program was started by, as messages and completion use it."""
+    name = os.path.basename(sys.argv[0])
+    return name if name in names else usual
+
+
+def _without_old_spelling(argv: list[str]) -> list[str]:
+    """`safety estop|status|reset` is the deprecated spelling of the three commands [TPT-050]."""
+    if argv[:1] != ["safety"]:
+        return argv
+    rest = argv[1:] if argv[1:2] and argv[1] in (*_FAST, "reset") else ["status", *argv[1:]]
+    sys.stderr.write(f"`safety` is an old spelling; write `{rest[0]}`\n")
+    return rest

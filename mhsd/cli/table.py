@@ -1,0 +1,141 @@
+"""The commands of `mhsctl`, once: name, what runs it, and the help with its examples."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from mhsd.cli import cmd_act, cmd_evidence, cmd_look, cmd_safety, cmd_session, cmd_validate, cmd_version, fast
+
+
+class Command(NamedTuple):
+    """One command; `run` is None where app.py makes the function. `text` is the help below the summary."""
+
+    name: str
+    run: Callable[..., int] | None
+    summary: str
+    text: str = ""
+    examples: tuple[str, ...] = ()
+    alias: str | None = None
+
+
+COMMANDS = (
+    Command(
+        "serve",
+        None,
+        "serve devices until told to stop; the same as mhsd",
+        "A TARGET is the name of a reference device or a driver directory; without one the conveyor-workcell is "
+        "served. Devices are simulated unless the hardware backend is asked for and allowed.",
+        ("mhsctl serve", "mhsctl serve conveyor-workcell scpi-psu --port 7400 --state-dir state"),
+    ),
+    Command(
+        "hello",
+        cmd_look.hello,
+        "show who serves, in which version and with which limits",
+        "",
+        ("mhsctl hello", "mhsctl hello -e https://bench.example:7400 --token-file token"),
+    ),
+    Command(
+        "devices",
+        cmd_look.devices,
+        "list the devices, one a line",
+        "",
+        ("mhsctl devices", "mhsctl devices --json"),
+    ),
+    Command(
+        "describe",
+        cmd_look.describe,
+        "show what a device is, can do and may not do",
+        "Mode, risk class, fidelity gaps and trust come first; then the e-stop, the safe state and the interlocks; "
+        "then what can be read and commanded, with limits and units.",
+        ("mhsctl describe", "mhsctl describe conveyor-workcell"),
+        alias="inspect",
+    ),
+    Command(
+        "read",
+        cmd_look.read,
+        "read the current state of a resource",
+        "",
+        ("mhsctl read belt", "mhsctl read belt --field position_mm --json"),
+    ),
+    Command(
+        "write",
+        cmd_act.write,
+        "set fields of a resource and print the receipt",
+        "",
+        ("mhsctl write belt --patch '{\"speed_mm_s\": 120}'",),
+    ),
+    Command(
+        "call",
+        cmd_act.call,
+        "run a capability of a device and print the receipt",
+        "What takes long is waited for: Ctrl-C cancels it and brings the device to its safe state. Exit code 0 for "
+        "a completed receipt, 1 for any other, 3 when the endpoint cannot be reached or its answer was lost.",
+        (
+            "mhsctl call -c cap.world.step.v1 -i '{\"ticks\": 10}'",
+            'mhsctl call -c cap.motion.convey.v1 -i \'{"distance_mm": 200, "speed_mm_s": 100}\'',
+        ),
+    ),
+    Command(
+        "session open",
+        cmd_session.session_open,
+        "open a session and print its id",
+        "It covers every command of the device unless -c or --read-only says less, and ends after --ttl seconds "
+        "without a heartbeat.",
+        ("mhsctl session open", "mhsctl session open --device conveyor-workcell -c 'cap.world.*' --ttl 3600"),
+    ),
+    Command(
+        "session close",
+        cmd_session.session_close,
+        "end a session; what runs in it is stopped safely",
+        "",
+        ("mhsctl session close mhs_s_01J8ZQ3V6Y7M2N4P6R8S0T2V4X",),
+    ),
+    Command(
+        "session keep",
+        cmd_session.session_keep,
+        "keep a session alive while you work",
+        "",
+        (
+            "mhsctl session keep mhs_s_01J8ZQ3V6Y7M2N4P6R8S0T2V4X",
+            "mhsctl session keep mhs_s_01J8ZQ3V6Y7M2N4P6R8S0T2V4X --for 600",
+        ),
+    ),
+    Command("estop", None, fast.ESTOP_HELP),
+    Command("status", None, fast.STATUS_HELP),
+    Command(
+        "reset",
+        cmd_safety.reset,
+        "release the e-stop, by a person at a terminal",
+        "Look at the device first. With operators configured it takes the operator's token; on an endpoint without "
+        "any it asks for the device's name. Nothing moves when the stop is released.",
+        ("mhsctl reset --operator-token-file operator.token", "mhsctl reset --device conveyor-workcell"),
+    ),
+    Command(
+        "permit",
+        cmd_safety.permit,
+        "approve one command with exactly this input, once",
+        "Give the permit's id to `call --permit` in the same session.",
+        (
+            "mhsctl permit -c cap.actuation.purge.v1 -i '{\"duration_ms\": 500}' --session mhs_s_01J8ZQ3V6Y7M2N4P",
+        ),
+    ),
+    Command(
+        "evidence",
+        cmd_evidence.evidence,
+        "export the receipts and check that none was changed",
+        "",
+        (
+            "mhsctl evidence",
+            "mhsctl evidence --verify",
+            "mhsctl evidence -o bundle.json",
+            "mhsctl evidence --file bundle.json",
+        ),
+    ),
+    Command(
+        "validate",
+        cmd_validate.validate,
+        "check a driver directory, or a document against its schema",
+        "Nothing of the driver is run.",
+        ("mhsctl validate ./my_driver", "mhsctl validate receipt.json --schema receipt"),
+    ),
+    Command("version", cmd_version.version, "show the versions", "", ("mhsctl version --json",)),
+)

@@ -1,0 +1,101 @@
+"""How text reaches a person: colours, tables, and values that cannot take over the terminal.
+
+Everything that came from an endpoint passes through `plain`, because a device's name may hold anything.
+"""
+
+import json
+import os
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any, TextIO
+
+_ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
+_COLOURS = {"good": "32", "bad": "1;31", "warn": "33", "dim": "2", "bold": "1"}
+
+
+def plain(text: str) -> str:
+    """`text` without control characters: white space becomes a space, the rest is shown as `\\xNN`."""
+    if text.isprintable():
+        return text
+    return "".join(
+        character if character.isprintable() else " " if character.isspace() else ascii(character)[1:-1]
+        for character in text
+    )
+
+
+def value(content: Any) -> str:
+    """A JSON value in one line: text as it is, anything else as JSON."""
+    if isinstance(content, str):
+        return plain(content)
+    return plain(json.dumps(content, ensure_ascii=False))
+
+
+class Paint:
+    """Colours for one stream: only on a terminal, never with NO_COLOR or a dumb terminal."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.enabled = stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+    def __call__(self, role: str, text: str) -> str:
+        """`text` in the colour of `role`: good, bad, warn, dim or bold."""
+        return f"\x1b[{_COLOURS[role]}m{text}\x1b[0m" if self.enabled else text
+
+
+def table(rows: Sequence[Sequence[str]], header: Sequence[str] = (), indent: str = "") -> list[str]:
+    """Lines with aligned columns, two spaces between them; the last column is not padded."""
+    every = [list(header), *map(list, rows)] if header else [list(row) for row in rows]
+    if not every:
+        return []
+    widths = [max(_width(row[column]) for row in every) for column in range(len(every[0]))]
+    return [
+        indent
+        + "  ".join(
+            cell if last else cell + " " * (width - _width(cell))
+            for cell, width, last in zip(row, widths, _lasts(len(row)), strict=True)
+        ).rstrip()
+        for row in every
+    ]
+
+
+def _lasts(count: int) -> list[bool]:
+    return [False] * (count - 1) + [True]
+
+
+def _width(cell: str) -> int:
+    return len(_ESCAPES.sub("", cell))
+
+
+def say(lines: str | Iterable[str]) -> None:
+    """Writes lines for a person to stdout."""
+    _write(sys.stdout, [lines] if isinstance(lines, str) else lines)
+
+
+def note(lines: str | Iterable[str]) -> None:
+    """Writes lines to stderr: warnings, hints and errors for a person."""
+    _write(sys.stderr, [lines] if isinstance(lines, str) else lines)
+
+
+def emit(document: Any) -> None:
+    """Writes the one JSON document of `--json` to stdout [TPT-051]."""
+    text = json.dumps(document, ensure_ascii=False, indent=2)
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        text = json.dumps(document, indent=2)
+    say(text)
+
+
+def _write(stream: TextIO, lines: Iterable[str]) -> None:
+    text = "".join(f"{line}\n" for line in lines)
+    try:
+        try:
+            stream.write(text)
+        except UnicodeEncodeError:
+            # A terminal of few characters, or half of a surrogate pair from an endpoint.
+            stream.write(text.encode("ascii", "backslashreplace").decode())
+        stream.flush()
+    except BrokenPipeError:
+        # The reader has seen enough. What was done stands, so the exit code stays the outcome's; later
+        # writes and the interpreter's own flush go nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

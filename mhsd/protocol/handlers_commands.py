@@ -14,7 +14,7 @@ from mhsd.core.sessions import Session
 from mhsd.driver.loader import capability_known
 from mhsd.driver.manifest import Binding
 from mhsd.protocol.context import Context, timed_out
-from mhsd.services.executions import Answer
+from mhsd.services.carriage import Answer
 from mhsd.services.served_device import ServedDevice
 from mhsd.store import CommandRow
 from mhsd.wire.canonical import NotCanonical, canonical

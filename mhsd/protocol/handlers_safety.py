@@ -12,8 +12,8 @@ from mhsd.core.permits import Permit
 from mhsd.core.sessions import Session
 from mhsd.protocol.context import Context, device_required
 from mhsd.protocol.handlers_commands import resolve_binding
+from mhsd.services.carriage import Answer
 from mhsd.services.estop import StopRequest
-from mhsd.services.executions import Answer
 from mhsd.services.served_device import ServedDevice
 from mhsd.wire.json_text import Raw
 from mhsd.wire.params import SafetyEstopParams, SafetyPermitParams, SafetyResetParams, SafetyStatusParams

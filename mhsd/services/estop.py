@@ -14,8 +14,8 @@ import trio
 
 from mhsd.base.errors import Fault
 from mhsd.core import receipts
+from mhsd.services.carriage import Carriage
 from mhsd.services.device_host import StopRun
-from mhsd.services.executions import Carriage
 from mhsd.services.served_device import ServedDevice
 from mhsd.store import Receipt, Store, StoredReceipt, StoreFailed
 from mhsd.wire.json_text import Raw, encode

@@ -12,8 +12,8 @@ from mhsd.base.errors import Fault
 from mhsd.core import receipts
 from mhsd.core.operations import native_fault
 from mhsd.driver import DriverFailed, DriverSignal
+from mhsd.services.carriage import Answer, store_fault
 from mhsd.services.estop import StopRequest, safety_entry, safety_members
-from mhsd.services.executions import Answer, store_fault
 from mhsd.services.served_device import ServedDevice
 from mhsd.store import Store, StoreFailed
 

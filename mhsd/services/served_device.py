@@ -85,7 +85,7 @@ async def run_device(
     async with trio.open_nursery() as nursery:
         executions = Executions(host, nursery, lambda: value)
         await nursery.start(_driver_tasks, host)
-        nursery.start_soon(executions.oversee)
+        nursery.start_soon(executions.overseer.run)
         task_status.started(ServedDevice(host, executions, value, described))
 
 

@@ -18,7 +18,7 @@ from mhsd.config import Limits
 from mhsd.core.operations import EndingKind
 from mhsd.core.permits import PermitBook
 from mhsd.core.sessions import Session, grants_for
-from mhsd.services.executions import Carriage
+from mhsd.services.carriage import Carriage
 from mhsd.services.served_device import ServedDevice
 from mhsd.wire.params import SessionOpenParams
 

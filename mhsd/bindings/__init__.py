@@ -1,0 +1,1 @@
+"""How messages come in and answers go out: HTTP and stdio. What a message means is dispatch's matter."""

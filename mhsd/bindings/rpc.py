@@ -1,0 +1,406 @@
+"""One HTTP/1.1 connection: requests in, answers out, and the limits that hold before a method is looked at.
+
+h11 keeps the state of the protocol, `checks` judges the head, the door answers. This module decides how long
+a client may take, when a body is read, and how a connection ends: every early refusal closes it, so that an
+unread body is never parsed as the next request [TPT-010, TPT-011, TPT-012].
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from functools import lru_cache
+from urllib.parse import unquote
+
+import attrs
+import h11
+import trio
+
+from mhsd.base.errors import Fault
+from mhsd.bindings import checks, limits
+from mhsd.bindings.checks import Refused
+from mhsd.bindings.limits import Lane
+from mhsd.protocol.auth import TokenFiles
+from mhsd.protocol.dispatch import Dispatch, Exchange
+from mhsd.protocol.peer import Peer
+from mhsd.wire.framing import mentions_stop
+from mhsd.wire.json_text import bytes_exceeded
+
+log = logging.getLogger("mhsd.http")
+
+RPC = "/mhs/v1/rpc"
+DESCRIPTOR = "/.well-known/mhs.json"
+SCHEMAS = "/mhs/v1/schema/"
+
+_READ_BYTES = 65536
+_JSON = ("Content-Type", "application/json")
+_NEVER_STORE = ("Cache-Control", "no-store")
+_REVALIDATE = ("Cache-Control", "no-cache")
+_BUSY_RETRY_S = 1
+
+
+@attrs.frozen
+class Document:
+    """A schema or class document as it is served."""
+
+    body: bytes
+    digest: str
+    media_type: str = "application/schema+json"
+
+
+@attrs.frozen
+class Site:
+    """What all connections of one endpoint share."""
+
+    door: Dispatch
+    tokens: TokenFiles
+    names: checks.Names
+    descriptor: bytes
+    schema: Callable[[str], Document]
+    """The document of a ref; raises Fault for what is not there."""
+    max_request_bytes: int
+    socket_timeout_s: float
+
+
+@attrs.frozen
+class Certificate:
+    """A client's certificate, as TLS has verified it."""
+
+    der: bytes
+    subject: tuple[tuple[str, str], ...]
+
+
+@attrs.frozen
+class Reply:
+    """One answer, before h11 frames it."""
+
+    status: int
+    body: bytes = b""
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+@lru_cache(maxsize=1)
+def _date(second: int) -> str:
+    """The Date header; `strftime` would speak the language of the locale."""
+    moment = time.gmtime(second)
+    day = "MonTueWedThuFriSatSun"[3 * moment.tm_wday :][:3]
+    month = "JanFebMarAprMayJunJulAugSepOctNovDec"[3 * (moment.tm_mon - 1) :][:3]
+    clock = f"{moment.tm_hour:02d}:{moment.tm_min:02d}:{moment.tm_sec:02d}"
+    return f"{day}, {moment.tm_mday:02d} {month} {moment.tm_year} {clock} GMT"
+
+
+class Connection:
+    """Serves one client until it leaves, is refused, stalls or the endpoint drains."""
+
+    def __init__(
+        self,
+        stream: trio.abc.Stream,
+        site: Site,
+        *,
+        lane: Lane = "normal",
+        certificate: Certificate | None = None,
+        on_answered: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._stream = stream
+        self._site = site
+        self._lane = lane
+        self._certificate = certificate
+        self._on_answered = on_answered
+        self._timeout_s = site.socket_timeout_s
+        if lane == "stop":
+            self._timeout_s = min(self._timeout_s, limits.STOP_LANE_TIMEOUT_S)
+        self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=limits.HEAD_BYTES)
+        self._method = b""
+        self._draining = False
+        self._receiving: trio.CancelScope | None = None
+        self.is_answering = False
+        """Whether a request has been read whole and its answer not yet written."""
+
+    def drain(self) -> None:
+        """Answer the request that has been read, if there is one, then close."""
+        self._draining = True
+        if self._receiving is not None and not self.is_answering:
+            self._receiving.cancel()
+
+    def give_way(self) -> bool:
+        """Leave the stop lane to somebody who may be in a hurry; False where a request is being answered."""
+        if self.is_answering or self._receiving is None:
+            return False
+        self._receiving.cancel()
+        return True
+
+    async def run(self) -> None:
+        """Answer requests one after the other; returns when the connection is to be closed."""
+        while not self._draining:
+            try:
+                request = await self._head()
+                reply = None if request is None else await self._answer(request)
+                if reply is None:
+                    return
+                await self._send(reply)
+            except Refused as refused:
+                await self._refuse(refused)
+                return
+            finally:
+                self.is_answering = False
+                self._on_answered()
+            if self._http.our_state is not h11.DONE or self._http.their_state is not h11.DONE:
+                await self._linger()
+                return
+            self._http.start_next_cycle()
+
+    # Reading
+
+    async def _head(self) -> h11.Request | None:
+        """The head of the next request; None where the client is done or silent, or must give way."""
+        begun = bool(self._http.trailing_data[0])
+        self._method = b""
+        with trio.move_on_after(self._timeout_s) as self._receiving:
+            while True:
+                event = self._next_event()
+                if event is not h11.NEED_DATA:
+                    break
+                data = await self._read(_READ_BYTES)
+                if data and not begun:
+                    begun = True
+                    self._receiving.deadline = trio.current_time() + self._timeout_s
+                self._http.receive_data(data)
+        if isinstance(event, h11.Request):
+            self._method = event.method
+            return event
+        if event is h11.NEED_DATA and begun and self._lane == "normal":
+            raise self._interrupted("head")
+        return None
+
+    async def _read(self, most_bytes: int) -> bytes:
+        return bytes(await self._stream.receive_some(most_bytes))
+
+    def _next_event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
+        try:
+            return self._http.next_event()
+        except h11.RemoteProtocolError as error:
+            if "Host:" in str(error):  # h11 judges by itself that Host is missing or there twice [TPT-010].
+                raise checks.host_refused() from None
+            raise checks.invalid(
+                error.error_status_hint,
+                "This is not a well-formed HTTP/1.1 request.",
+                "Send HTTP/1.1 as RFC 9112 defines it.",
+            ) from None
+
+    async def _body(self, request: h11.Request) -> bytes:
+        """The body; one that is too long is refused unread [seed 001, 16.2]."""
+        limit = self._site.max_request_bytes if self._lane == "normal" else limits.STOP_BODY_BYTES
+        declared = checks.declared_length(request.headers)
+        if declared is not None and declared > limit:
+            raise self._too_large(limit)
+        body, chunks = bytearray(), 0
+        with trio.move_on_after(self._timeout_s) as self._receiving:
+            if self._http.they_are_waiting_for_100_continue:
+                go_on = h11.InformationalResponse(status_code=100, headers=[])
+                await self._stream.send_all(self._http.send(go_on) or b"")
+            while True:
+                event = self._next_event()
+                if event is h11.NEED_DATA:
+                    self._http.receive_data(await self._read(_READ_BYTES))
+                elif isinstance(event, h11.Data):
+                    body += event.data
+                    chunks += event.chunk_start
+                    if len(body) > limit:
+                        raise self._too_large(limit)
+                    if chunks > limits.most_chunks(limit):
+                        raise checks.invalid(
+                            400,
+                            "The body has too many small chunks.",
+                            "Send larger chunks or Content-Length.",
+                        )
+                else:
+                    return bytes(body)
+        raise self._interrupted("body")
+
+    def _interrupted(self, part: str) -> Refused:
+        """Why the rest of a request was not waited for; nothing was done of it."""
+        if self._draining:
+            fault = Fault(
+                "MHS.TRANSPORT.UNAVAILABLE", "The endpoint is shutting down.", details={"reason": "draining"}
+            )
+            return Refused(503, fault)
+        if self._lane == "stop":
+            return _busy()
+        fault = Fault(
+            "MHS.TRANSPORT.UNAVAILABLE",
+            f"The {part} of the request did not come within {self._timeout_s:g} s.",
+            remediation="Send the whole request at once.",
+        )
+        return Refused(408, fault)
+
+    def _too_large(self, limit: int) -> Refused:
+        return _busy() if self._lane == "stop" else Refused(413, bytes_exceeded(limit))
+
+    # Answering
+
+    async def _answer(self, request: h11.Request) -> Reply | None:
+        """The answer to one request; None where the client has left before it was there."""
+        if request.http_version not in (b"1.1", b"1.0"):
+            raise checks.invalid(
+                505, "Only HTTP/1.1 is served.", "Send HTTP/1.1, and HTTP/2 neither by upgrade nor at once."
+            )
+        names = self._site.names
+        names.check_host(request.headers)
+        path = names.path_of(request.target)
+        names.check_origin(request.headers)
+        if path == DESCRIPTOR:
+            self._allow(request, "GET")
+            return self._document(request, Reply(200, self._site.descriptor, (_JSON, _REVALIDATE)))
+        is_schema = path.startswith(SCHEMAS)
+        if path != RPC and not is_schema:
+            raise checks.invalid(
+                404, "There is nothing at this path.", f"Use {RPC}, {SCHEMAS}{{ref}} or {DESCRIPTOR}."
+            )
+        peer = self._peer(request)
+        self._allow(request, "GET" if is_schema else "POST")
+        if is_schema:
+            return self._document(request, self._schema(request, path.removeprefix(SCHEMAS)))
+        checks.check_content(request.headers)
+        return await self._call(await self._body(request), peer)
+
+    def _allow(self, request: h11.Request, method: str) -> None:
+        if request.method != method.encode():
+            raise checks.invalid(
+                405,
+                f"Only {method} is allowed here.",
+                f"Send the request with the method {method}.",
+                ("Allow", method),
+            )
+        if self._lane == "stop" and method != "POST":
+            raise _busy()
+
+    def _peer(self, request: h11.Request) -> Peer:
+        """Who sends this: its bearer token where it has one, else its certificate [TPT-014, TPT-058]."""
+        tokens = self._site.tokens
+        shown = bool(checks.values(request.headers, b"authorization"))
+        identity = tokens.authenticate(checks.bearer_of(request.headers))
+        if identity is None and not shown and self._certificate is not None:
+            identity = tokens.authenticate_certificate(self._certificate.der, self._certificate.subject)
+        if identity is None:
+            raise checks.unauthenticated()
+        return Peer(
+            identity.principal,
+            identity.role,
+            "http",
+            authenticated=tokens.configured,
+            devices=identity.devices,
+            capabilities=identity.capabilities,
+        )
+
+    def _document(self, request: h11.Request, reply: Reply) -> Reply:
+        """A reply to a GET; where the request has a body nevertheless, it stays unread and closes."""
+        if checks.declared_length(request.headers) == 0:
+            self._next_event()  # The end of the request, without which h11 starts no next one.
+        return reply
+
+    def _schema(self, request: h11.Request, ref: str) -> Reply:
+        try:
+            document = self._site.schema(unquote(ref, errors="replace"))
+        except Fault as fault:
+            raise Refused(404, fault) from None
+        etag = f'"{document.digest}"'
+        if checks.is_current(request.headers, etag):
+            return Reply(304, headers=(("ETag", etag), _REVALIDATE))
+        content_type = ("Content-Type", document.media_type)
+        return Reply(200, document.body, (content_type, ("ETag", etag), _REVALIDATE))
+
+    async def _call(self, body: bytes, peer: Peer) -> Reply | None:
+        door = self._site.door
+        self.is_answering = True
+        if mentions_stop(body):
+            entered = door.begin(body, peer)
+        elif self._lane == "stop":
+            raise _busy()
+        else:
+            async with door.gate:
+                entered = door.begin(body, peer)
+        exchange = await self._wait(entered) if isinstance(entered, Awaitable) else entered
+        return None if exchange is None else _reply(exchange)
+
+    async def _wait(self, answer: Awaitable[Exchange]) -> Exchange | None:
+        """The answer, or None once the client has left: what it asked for goes on without it [TPT-061]."""
+        exchange = None
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._watch, nursery.cancel_scope)
+            exchange = await answer
+            nursery.cancel_scope.cancel()
+        return exchange
+
+    async def _watch(self, waiting: trio.CancelScope) -> None:
+        """End the wait when the client is gone. Half a close may mean that it still listens, for a while."""
+        try:
+            data = await self._read(_READ_BYTES)
+            self._http.receive_data(data)
+            if data:  # A request that was sent ahead; the connection lives, so there is nothing to watch for.
+                return
+            await trio.sleep(self._timeout_s)
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            pass
+        waiting.cancel()
+
+    # Writing
+
+    async def _send(self, reply: Reply, *, close: bool = False) -> None:
+        """Write one answer in one piece; raises TooSlowError at a client that does not read it."""
+        headers = [*reply.headers, ("Date", _date(int(time.time())))]
+        if reply.status not in (204, 304):
+            headers.append(("Content-Length", str(len(reply.body))))
+        unread = self._http.their_state is h11.SEND_BODY
+        if close or unread or self._draining or self._lane == "stop":
+            headers.append(("Connection", "close"))
+        data = self._http.send(h11.Response(status_code=reply.status, headers=headers)) or b""
+        if reply.body and self._method != b"HEAD":
+            data += self._http.send(h11.Data(data=reply.body)) or b""
+        data += self._http.send(h11.EndOfMessage()) or b""
+        with trio.fail_after(self._timeout_s):
+            await self._stream.send_all(data)
+
+    async def _refuse(self, refused: Refused) -> None:
+        exchange = self._site.door.refuse(refused.fault, refused.status)
+        log.debug("refused: %d %s", refused.status, refused.fault.message)
+        reply = Reply(refused.status, exchange.body or b"", (_JSON, _NEVER_STORE, *refused.headers))
+        await self._send(reply, close=True)
+        await self._linger()
+
+    async def _linger(self) -> None:
+        """Close our half, then read and drop what comes: a reset would take the answer from the client."""
+        with (
+            trio.move_on_after(limits.LINGER_S),
+            suppress(trio.BrokenResourceError, trio.ClosedResourceError),
+        ):
+            if isinstance(self._stream, trio.SocketStream):
+                await self._stream.send_eof()
+            left = limits.LINGER_BYTES
+            while left > 0:
+                data = await self._read(_READ_BYTES)
+                if not data:
+                    return
+                left -= len(data)
+
+
+def _reply(exchange: Exchange) -> Reply:
+    headers = (_JSON, _NEVER_STORE)
+    if exchange.body is None:
+        return Reply(204)
+    if exchange.retry_after_ms is None:
+        return Reply(exchange.status, exchange.body, headers)
+    retry_after_s = max(1, math.ceil(exchange.retry_after_ms / 1000))
+    return Reply(429, exchange.body, (*headers, ("Retry-After", str(retry_after_s))))
+
+
+def _busy() -> Refused:
+    """The answer of the stop lane to everything but a stop [TPT-020]."""
+    fault = Fault(
+        "MHS.LIMIT.CONNECTION_LIMIT",
+        "The endpoint has as many connections as it serves; only an e-stop is still accepted.",
+        details={"retry_after_ms": _BUSY_RETRY_S * 1000},
+    )
+    return Refused(503, fault, ("Retry-After", str(_BUSY_RETRY_S)))

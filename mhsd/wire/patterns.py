@@ -214,6 +214,8 @@ def _set_of(character: str) -> Characters:
 
 
 def _range_of(first: str, last: str) -> Characters:
+    if first > last:
+        raise _Refused("a range in a class runs backwards")
     return frozenset(range(min(ord(first), _BEYOND_ASCII), min(ord(last), _BEYOND_ASCII) + 1))
 
 

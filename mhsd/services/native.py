@@ -27,6 +27,7 @@ from mhsd.services.device_host import DeviceHost
 
 log = logging.getLogger("mhsd.execution")
 
+INTERLOCK_OPEN = "MHS.SAFETY.INTERLOCK_OPEN"
 DEFAULT_MAX_AGE_MS = 1000
 
 
@@ -35,10 +36,8 @@ def _failed(error: DriverFailed) -> Failed:
         **(error.details or {}),
         **({"native_code": error.native_code} if error.native_code is not None else {}),
     }
-    interlocks = None
-    if error.mhs_code == "MHS.SAFETY.INTERLOCK_OPEN":
-        interlocks = details.pop("interlocks", None)
-    return Failed(Fault(error.mhs_code, error.message, details=details or None, interlocks=interlocks))
+    # After its acceptance a command may have had an effect: no failure of it is worth a blind retry [PROTO-041].
+    return Failed(Fault(error.mhs_code, error.message, details=details or None, retryable=False))
 
 
 def _refused(error: Busy) -> Refused:
@@ -114,12 +113,22 @@ async def _invoke(host: DeviceHost, operation: Operation, binding: Binding) -> N
     try:
         outcome = await host.driver.invoke(call)
     except Exception as error:
+        if isinstance(error, DriverFailed) and error.mhs_code == INTERLOCK_OPEN:
+            return Failed(await _opened(host, binding, error.message))
         named = SIGNALS.get(type(error))
         if named is not None:
             return named(error)
         log.exception("driver of %s failed in %s", host.device_id, attempt.capability_id)
         return Failed(native_fault(error))
     return Returned(outcome.output, outcome.effects)
+
+
+async def _opened(host: DeviceHost, binding: Binding, message: str) -> Fault:
+    """The fault of a driver that watches its interlocks itself, with those that are open now."""
+    reading = await host.read_within((), DEFAULT_MAX_AGE_MS / 1000)
+    states = reading.interlocks if reading is not None else {}
+    opened = [{"id": name, "state": "open"} for name in binding.interlocks if states.get(name) != "closed"]
+    return Fault(INTERLOCK_OPEN, message, details={"reason": "opened_while_running"}, interlocks=opened)
 
 
 async def _watch(
@@ -139,8 +148,9 @@ async def _watch(
         opened = [{"id": name, "state": "open"} for name in names if states.get(name) != "closed"]
         if opened:
             fault = Fault(
-                "MHS.SAFETY.INTERLOCK_OPEN",
+                INTERLOCK_OPEN,
                 f"interlock opened while the command ran: {', '.join(entry['id'] for entry in opened)}",
+                details={"reason": "opened_while_running"},
                 interlocks=opened,
             )
             tell(operation, Ending("interlock", "endpoint:interlock", host.wall(), fault))

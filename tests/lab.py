@@ -1,0 +1,275 @@
+"""A real daemon in its own process, and a raw client for each binding: what the black-box tests drive.
+
+Nothing here knows the client library: a test sees the bytes that any client would see.
+"""
+
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+
+from ulid import ULID
+
+MHSD = Path(sys.executable).parent / "mhsd"
+PATIENCE_S = 60.0
+"""How long a test waits for anything before it fails; a busy machine may take most of it."""
+
+CONVEYOR = "mhs://localhost:7400/lab/conveyor-workcell"
+
+
+class RpcError(Exception):
+    """A JSON-RPC error; `error` is the error object."""
+
+    def __init__(self, error: dict[str, Any]) -> None:
+        super().__init__(f"{error['data']['mhs_code']}: {error['message']}")
+        self.error = error
+
+    @property
+    def code(self) -> str:
+        code: str = self.error["data"]["mhs_code"]
+        return code
+
+    @property
+    def details(self) -> dict[str, Any]:
+        details: dict[str, Any] = self.error["data"].get("details", {})
+        return details
+
+
+def ulid() -> str:
+    return str(ULID())
+
+
+class Wire:
+    """Sends messages and returns what came back for them; one subclass a binding."""
+
+    name: str
+
+    def exchange(self, message: Any) -> Any:
+        """The decoded answer to one message (an object or a batch), which must have one."""
+        return self.exchange_bytes(json.dumps(message).encode())
+
+    def exchange_bytes(self, body: bytes) -> Any:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+
+class HttpWire(Wire):
+    """One request a connection, so that any number of threads may use it."""
+
+    name = "http"
+
+    def __init__(self, url: str, token: str | None = None) -> None:
+        self.host, self.port = url.removeprefix("http://").rstrip("/").split(":")
+        self.token = token
+
+    def exchange_bytes(self, body: bytes) -> Any:
+        status, data = self.post(body)
+        return json.loads(data) if data else None
+
+    def post(self, body: bytes, **headers: str) -> tuple[int, bytes]:
+        """The HTTP status and body of one POST to the RPC path."""
+        sent = {"Content-Type": "application/json", **headers}
+        if self.token is not None:
+            sent["Authorization"] = f"Bearer {self.token}"
+        connection = HTTPConnection(self.host, int(self.port), timeout=PATIENCE_S)
+        try:
+            connection.request("POST", "/mhs/v1/rpc", body, sent)
+            response = connection.getresponse()
+            return response.status, response.read()
+        finally:
+            connection.close()
+
+    def get(self, path: str, **headers: str) -> tuple[int, dict[str, str], bytes]:
+        connection = HTTPConnection(self.host, int(self.port), timeout=PATIENCE_S)
+        try:
+            connection.request("GET", path, headers=headers)
+            response = connection.getresponse()
+            return response.status, dict(response.getheaders()), response.read()
+        finally:
+            connection.close()
+
+    def close(self) -> None:
+        pass
+
+
+class StdioWire(Wire):
+    """One connection that every call shares; answers are sorted to their callers by id."""
+
+    name = "stdio"
+
+    def __init__(self, process: "subprocess.Popen[bytes]") -> None:
+        self.process = process
+        self._answers: dict[str, queue.Queue[Any]] = {}
+        self._others: queue.Queue[Any] = queue.Queue()
+        self._lock = threading.Lock()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            message = json.loads(line)
+            key = message.get("id") if isinstance(message, dict) else None
+            with self._lock:
+                waiting = self._answers.pop(key, None) if isinstance(key, str) else None
+            (waiting or self._others).put(message)
+
+    def send(self, line: bytes) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(line + b"\n")
+        self.process.stdin.flush()
+
+    def exchange(self, message: Any) -> Any:
+        key = message.get("id") if isinstance(message, dict) else None
+        if not isinstance(key, str):
+            return super().exchange(message)
+        waiting: queue.Queue[Any] = queue.Queue()
+        with self._lock:
+            self._answers[key] = waiting
+        self.send(json.dumps(message).encode())
+        return waiting.get(timeout=PATIENCE_S)
+
+    def exchange_bytes(self, body: bytes) -> Any:
+        self.send(body)
+        return self._others.get(timeout=PATIENCE_S)
+
+    def close(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+
+
+class Lab:
+    """One daemon. Method calls raise RpcError; receipts are returned whatever their status."""
+
+    def __init__(self, wire: Wire, process: "subprocess.Popen[bytes]", ready: dict[str, Any], stderr: Path) -> None:
+        self.wire = wire
+        self.process = process
+        self.ready = ready
+        self.stderr_file = stderr
+
+    @property
+    def binding(self) -> str:
+        return self.wire.name
+
+    def stderr(self) -> str:
+        return self.stderr_file.read_text()
+
+    def call(self, method: str, /, **params: Any) -> Any:
+        answer = self.wire.exchange({"jsonrpc": "2.0", "id": ulid(), "method": method, "params": params})
+        if "error" in answer:
+            raise RpcError(answer["error"])
+        return answer["result"]
+
+    def open(self, capabilities: Sequence[Any] = ("*",), *, device_id: str = CONVEYOR, **more: Any) -> "Session":
+        params = {
+            "principal": {"id": "agent:test", "kind": "agent"},
+            "device_ids": [device_id],
+            "capabilities": list(capabilities),
+            "mode": "simulated",
+            "ttl_s": 600,
+            "client_info": {"name": "tests", "version": "1", "transport": self.binding},
+            **more,
+        }
+        return Session(self, self.call("mhs.session.open", **params))
+
+    def hello(self) -> Any:
+        return self.call("mhs.hello", client={"name": "tests", "version": "1"}, protocol_versions=["1.0"])
+
+
+class Session:
+    """One open session on one device."""
+
+    def __init__(self, lab: Lab, grant: dict[str, Any]) -> None:
+        self.lab = lab
+        self.grant = grant
+        self.id: str = grant["session_id"]
+
+    def call(self, method: str, /, **params: Any) -> Any:
+        return self.lab.call(method, session_id=self.id, **params)
+
+    def command(self, capability_id: str, value: Any, **more: Any) -> Any:
+        """The receipt of one command; command_id and deadline_ms have defaults."""
+        params = {"command_id": ulid(), "deadline_ms": 30_000, **more}
+        return self.call("mhs.command", capability_id=capability_id, input=value, **params)
+
+    def write(self, resource_id: str, patch: Any, **more: Any) -> Any:
+        params = {"command_id": ulid(), "deadline_ms": 30_000, **more}
+        return self.call("mhs.resource.write", resource_id=resource_id, patch=patch, **params)
+
+    def read(self, resource_id: str, **more: Any) -> Any:
+        return self.call("mhs.resource.read", resource_id=resource_id, **{"deadline_ms": 30_000, **more})
+
+    def get(self, operation_id: str) -> Any:
+        return self.call("mhs.operations.get", operation_id=operation_id, deadline_ms=30_000)
+
+    def follow(self, operation_id: str) -> Any:
+        """The final receipt of an operation, asked for until it is there."""
+        for _ in range(3000):
+            receipt = self.get(operation_id)
+            if receipt["status"] not in ("accepted", "running"):
+                return receipt
+            threading.Event().wait(0.02)
+        raise AssertionError(f"{operation_id} did not end")
+
+    def close(self) -> Any:
+        return self.call("mhs.session.close")
+
+
+@contextmanager
+def running(
+    binding: str, tmp_path: Path, *options: str, targets: Sequence[str] = ("conveyor-workcell",), **environ: str
+) -> Iterator[Lab]:
+    """A daemon that serves `targets` over one binding; greeted already on stdio, stopped at the end."""
+    stderr = tmp_path / f"stderr-{ulid()}.txt"
+    where = ("--stdio",) if binding == "stdio" else ("--port", "0")
+    environment = {**os.environ, "MHSD_RUNTIME_DIR": str(tmp_path / "run"), **environ}
+    with stderr.open("wb") as log:
+        process = subprocess.Popen(
+            [str(MHSD), *targets, *where, *options],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            env=environment,
+            cwd=tmp_path,
+        )
+    try:
+        if binding == "stdio":
+            lab = Lab(StdioWire(process), process, {}, stderr)
+            lab.hello()
+        else:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            assert line, f"no ready line; stderr: {stderr.read_text()}"
+            ready = json.loads(line)
+            lab = Lab(HttpWire(ready["url"]), process, ready, stderr)
+        yield lab
+    finally:
+        stop(process)
+
+
+def stop(process: "subprocess.Popen[bytes]") -> int:
+    """End a daemon by its process id and wait for it."""
+    if process.poll() is None:
+        process.send_signal(signal.SIGTERM)
+    try:
+        return process.wait(PATIENCE_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.wait()
+    finally:
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                try:
+                    pipe.close()
+                except BrokenPipeError:
+                    continue

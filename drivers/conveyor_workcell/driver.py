@@ -158,7 +158,7 @@ class Conveyor(Driver):
     async def convey(self, call: Call) -> Outcome:
         """The motion has the speed of its input; the configured speed stays as it is."""
         distance_mm, speed_mm_s = call.input["distance_mm"], call.input["speed_mm_s"]
-        start_mm = self.belt.position_mm
+        start_mm, duration_s = self.belt.position_mm, distance_mm / speed_mm_s
 
         def stand() -> None:
             self.belt.running = False
@@ -166,12 +166,12 @@ class Conveyor(Driver):
         def move(step: int, steps: int) -> None:
             moved_mm = distance_mm if step == steps else speed_mm_s * step / STEPS_PER_S
             self.belt.position_mm = start_mm + moved_mm
-            done_ms = step * 1000 // STEPS_PER_S
+            done_ms = min(step * 1000 // STEPS_PER_S, int(1000 * duration_s))
             call.progress(round(100 * step / steps, 1), done_ms, f"{moved_mm:g} of {distance_mm:g} mm")
 
         self._require_cell_ready()
         self.belt.running = True
-        await self._run(Motion(stand), distance_mm / speed_mm_s, move)
+        await self._run(Motion(stand), duration_s, move)
         return Outcome({"position_mm": self.belt.position_mm})
 
     async def configure(self, call: Call) -> Outcome:

@@ -67,9 +67,9 @@ def check_schema(schema: Mapping[str, Any], key: str) -> None:
 
 
 def check_closed_object(schema: Mapping[str, Any], key: str) -> None:
-    """An input is an object that names all of its members."""
+    """An input or a state is an object that names all of its members."""
     if types_of(schema) != {"object"} or schema.get("additionalProperties") is not False:
-        raise Invalid(key, 'an input_schema has type = "object" and additionalProperties = false')
+        raise Invalid(key, 'must have type = "object" and additionalProperties = false')
 
 
 _LOWER = ("minimum", "exclusiveMinimum")

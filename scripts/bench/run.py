@@ -23,7 +23,7 @@ from peers import Exchange, Lines, Posts, closed_loop, first_line, request, star
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-MHSD = [sys.executable, "-c", "from mhsd.cli.main import mhsd; mhsd()", "conveyor-workcell"]
+MHSD = [str(Path(sys.executable).with_name("mhsd")), "conveyor-workcell"]
 ECHO = [sys.executable, str(HERE / "echo.py")]
 IMPORTS = [sys.executable, "-c", "import trio, typer, h11"]
 # The rate limit would be measured instead of the program.

@@ -10,13 +10,14 @@ from mhsd.driver import Reading
 from mhsd.protocol.context import Context
 from mhsd.services.endpoint import MHS_VERSION
 from mhsd.services.served_device import ServedDevice
+from mhsd.wire.json_text import Raw
 from mhsd.wire.params import DeviceFilter, DevicesGetParams, DevicesListParams, HelloParams, SchemaGetParams
 
 STATE_READ_S = 5.0
 """How long devices.get, which has no deadline of its own, waits for the state."""
 
 
-def hello(context: Context, params: HelloParams) -> dict[str, Any]:
+def hello(context: Context, params: HelloParams) -> Raw:
     """The server's identity, limits and features [PROTO-013, PROTO-018, PROTO-019]."""
     if not any(version.split(".")[0] == MHS_VERSION.split(".")[0] for version in params.protocol_versions):
         raise Fault(
@@ -25,10 +26,7 @@ def hello(context: Context, params: HelloParams) -> dict[str, Any]:
             details={"protocol_versions": [MHS_VERSION]},
         )
     context.peer.greeted = True
-    return {
-        **context.endpoint.server_info(),
-        "time": {"now": context.wall(), "mono_ms": int(trio.current_time() * 1000)},
-    }
+    return context.endpoint.server_info({"now": context.wall(), "mono_ms": int(trio.current_time() * 1000)})
 
 
 def devices_list(context: Context, params: DevicesListParams) -> dict[str, Any]:

@@ -19,7 +19,10 @@ def mentions_stop(body: bytes) -> bool:
 
 @attrs.frozen
 class Stop:
-    """One stop in a message. `defect` is what is wrong with its envelope; it is served all the same."""
+    """One stop in a message, served whatever its envelope looks like.
+
+    `defect` is what its answer says of the envelope; None where that is sound, or where nothing is answered.
+    """
 
     id: str | int | None
     params: Any
@@ -55,9 +58,9 @@ def _stop_of(element: Any, in_batch: bool, index: int) -> Stop | None:
         return None
     call = classify(element)
     if isinstance(call, Malformed):
-        return Stop(
-            call.id, wanted, notification=call.silent, defect=call.fault, in_batch=in_batch, index=index
-        )
+        # A notification is not answered, not even to say that its params are no object [PROTO-005].
+        defect = None if call.silent else call.fault
+        return Stop(call.id, wanted, notification=call.silent, defect=defect, in_batch=in_batch, index=index)
     if isinstance(call, Notification):
         return Stop(None, wanted, notification=True, defect=None, in_batch=in_batch, index=index)
     return Stop(call.id, wanted, notification=False, defect=None, in_batch=in_batch, index=index)

@@ -28,6 +28,7 @@ from mhsd.services.schemas import SchemaShelf
 from mhsd.services.served_device import ServedDevice, run_device
 from mhsd.services.session_host import SessionHost
 from mhsd.store import Intent, Receipt, Store
+from mhsd.wire.json_text import Raw, encode
 
 log = logging.getLogger("mhsd.endpoint")
 
@@ -57,6 +58,7 @@ class Endpoint:
     started_at: str
     operator_configured: bool
     draining: bool = False
+    _server_info: bytes | None = None
 
     def device(self, device_id: str) -> ServedDevice:
         """The served device; MHS.DEVICE.UNKNOWN for any other id."""
@@ -72,8 +74,13 @@ class Endpoint:
     def summaries(self) -> list[dict[str, Any]]:
         return [device.summary() for device in self.devices.values()]
 
-    def server_info(self) -> dict[str, Any]:
-        """What `mhs.hello` answers, but for the negotiated version and the time."""
+    def server_info(self, time: Mapping[str, Any]) -> Raw:
+        """What `mhs.hello` answers; all but the time stays the same, and is encoded once."""
+        if self._server_info is None:
+            self._server_info = encode(self._lasting_info())
+        return Raw(self._server_info[:-1] + b',"time":' + encode(time) + b"}")
+
+    def _lasting_info(self) -> dict[str, Any]:
         limits = attrs.asdict(self.limits)
         limits["receipt_store"] = self.store.kind
         return {

@@ -41,12 +41,17 @@ class Overseer:
             with trio.move_on_at(self._due_mono_s):
                 await self._nudge.wait()
             self._nudge = trio.Event()
-            self._due_mono_s = float("inf")
-            now_mono_s = trio.current_time()
-            for operation in list(self._live()):
-                if self._due_of(operation) <= now_mono_s:
-                    self._overdue(operation)
-                self._due_mono_s = min(self._due_mono_s, self._due_of(operation))
+            if trio.current_time() >= self._due_mono_s:
+                self._look()
+
+    def _look(self) -> None:
+        """See what is overdue, and when the next look is due. Between looks the operations come and go unseen."""
+        now_mono_s = trio.current_time()
+        self._due_mono_s = float("inf")
+        for operation in list(self._live()):
+            if self._due_of(operation) <= now_mono_s:
+                self._overdue(operation)
+            self._due_mono_s = min(self._due_mono_s, self._due_of(operation))
 
     def _due_of(self, operation: Operation) -> float:
         if operation.native_returned or operation.concluded:

@@ -194,9 +194,9 @@ class ScpiLink:
             refusal = _refusal(await wire.ask(command))
             code = None
         else:
-            number, text = error_entry(await wire.ask(command, ERROR_QUERY))
-            refusal = text if number else None
-            code = str(number)
+            error_code, text = error_entry(await wire.ask(command, ERROR_QUERY))
+            refusal = text if error_code else None
+            code = str(error_code)
             if refusal is not None:
                 await self._empty_error_queue(wire)
         self._in_doubt = False

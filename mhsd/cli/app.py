@@ -106,7 +106,7 @@ def _daemon() -> typer.Typer:
         "file.\n\n\b\nExamples:\n  mhsd\n  mhsd conveyor-workcell scpi-psu --state-dir state\n"
         "  mhsd --stdio conveyor-workcell"
     )
-    application.command(help=application.info.help)(serve_command())
+    application.command(help=application.info.help)(serve_command(VersionOption))
     return application
 
 
@@ -116,11 +116,12 @@ def _show_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-def _options(
-    version: Annotated[
-        bool, typer.Option("--version", help="show the version", callback=_show_version, is_eager=True)
-    ] = False,
-) -> None:
+VersionOption = Annotated[
+    bool, typer.Option("--version", help="show the version", callback=_show_version, is_eager=True)
+]
+
+
+def _options(version: VersionOption = False) -> None:
     """The options before a command's name."""
 
 
@@ -134,5 +135,6 @@ def _run(application: typer.Typer, program: str, argv: list[str]) -> int:
         if type(problem).__name__ == "NoArgsIsHelpError":
             say(problem.format_message())
             return exits.USAGE
-        raise UsageProblem(problem.format_message()) from None
+        context = getattr(problem, "ctx", None)
+        raise UsageProblem(problem.format_message(), context.command_path if context else None) from None
     return code if isinstance(code, int) else exits.OK

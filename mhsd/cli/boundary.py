@@ -10,7 +10,14 @@ from mhsd.client.errors import MHSError, error
 
 
 class UsageProblem(Exception):
-    """The command line is not one that can be carried out; nothing was sent."""
+    """The command line is not one that can be carried out; nothing was sent.
+
+    `command` is the command whose help explains it, where that is not the first word.
+    """
+
+    def __init__(self, message: str, command: str | None = None) -> None:
+        super().__init__(message)
+        self.command = command
 
 
 def wants_json(argv: list[str]) -> bool:
@@ -25,7 +32,9 @@ def guarded(program: str, argv: list[str], run: Callable[[], int]) -> int:
     except KeyboardInterrupt:
         note(f"{program}: interrupted")
         return exits.INTERRUPTED
-    except (UsageProblem, BadEndpoint) as problem:
+    except UsageProblem as problem:
+        return usage(program, argv, str(problem), problem.command)
+    except BadEndpoint as problem:
         return usage(program, argv, str(problem))
     except MHSError as problem:
         return report(program, problem, as_json=wants_json(argv))
@@ -37,10 +46,10 @@ def guarded(program: str, argv: list[str], run: Callable[[], int]) -> int:
         return report(program, error("MHS.INTERNAL.ERROR", message, hint), as_json=wants_json(argv))
 
 
-def usage(program: str, argv: list[str], message: str) -> int:
+def usage(program: str, argv: list[str], message: str, command: str | None = None) -> int:
     """Reports a usage error, with where to find help."""
-    words = [word for word in argv[:1] if word.isalpha()]
-    hint = f"See `{' '.join([program, *words])} --help`."
+    word = f" {argv[0]}" if argv and argv[0].isalpha() and program != "mhsd" else ""
+    hint = f"See `{command or program + word} --help`."
     if wants_json(argv):
         refusal = error("MHS.PROTOCOL.INVALID_PARAMS", message, hint, details={"reason": "usage"})
         emit({"error": refusal.document()})

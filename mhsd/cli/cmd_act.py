@@ -47,6 +47,7 @@ def call(
     """One mhs.command; waits for its final receipt and prints it."""
     content = json_object(input_text, "--input")
     options = _options(permit, expect_revision, command_id)
+    _refuse_unfollowed(link, no_wait)
     again = ["call", "-c", capability, "-i", _compact(content), *_named(resource=resource, device=device)]
     with link.client() as client:
         target, binding = find_binding(client, capability, resource, device)
@@ -81,6 +82,7 @@ def write(
     """One mhs.resource.write, which runs the resource's configure binding [PROTO-025a]."""
     content = json_object(patch, "--patch")
     options = _options(permit, expect_revision, command_id)
+    _refuse_unfollowed(link, no_wait)
     again = ["write", resource, "--patch", _compact(content), *_named(device=device)]
     with link.client() as client:
         target, binding = find_binding(client, CONFIGURE, resource, device)
@@ -113,6 +115,11 @@ def _options(permit: str | None, revision: int | None, command_id: str | None) -
         raise UsageProblem("--command-id is a ULID: 26 letters and digits in upper case")
     given = {"permit_id": permit, "expected_revision": revision, "command_id": command_id}
     return {name: content for name, content in given.items() if content is not None}
+
+
+def _refuse_unfollowed(link: Link, no_wait: bool) -> None:
+    if no_wait and not link.outlives_command():
+        raise UsageProblem("--no-wait needs an endpoint that goes on running, which stdio: does not")
 
 
 def _mutation(

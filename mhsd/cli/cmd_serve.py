@@ -14,15 +14,23 @@ from mhsd.config import OPTIONS, Config, Option
 _ARM = "--arm"
 
 
-def serve_command() -> Callable[..., int]:
-    """A function whose parameters are the options; typer makes flags of them."""
+def serve_command(version: Any = None) -> Callable[..., int]:
+    """A function whose parameters are the options; typer makes flags of them.
+
+    `version` is the annotation of a `--version` flag, for the program whose only command this is.
+    """
 
     def serve(**flags: Any) -> int:
         """Serves the TARGETs until it is told to stop; returns the daemon's exit code."""
+        flags.pop("version", None)
         given = {key: content for key, content in flags.items() if content not in (None, [])}
         return start(given)
 
     parameters = [_parameter(option) for option in OPTIONS]
+    if version is not None:
+        parameters.append(
+            inspect.Parameter("version", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=version)
+        )
     serve.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     serve.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return serve
@@ -54,7 +62,7 @@ def _parameter(option: Option) -> inspect.Parameter:
     if option.positional:
         annotation: Any = Annotated[
             list[str] | None,
-            typer.Argument(metavar=f"[{option.metavar}]...", help=option.help, show_default=False),
+            typer.Argument(metavar=option.metavar, help=option.help, show_default=False),
         ]
     else:
         kind: Any = bool if option.kind == "switch" else list[str] if option.multiple else str

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mhsd.cli import exits
-from mhsd.cli.boundary import UsageProblem, report
+from mhsd.cli.boundary import report
 from mhsd.cli.link import Link
 from mhsd.cli.render import progress_text, receipt_lines
 from mhsd.cli.targets import Target
@@ -102,8 +102,6 @@ class Mutation:
     def run(self, session_id: str | None) -> int:
         """Runs in the session `session_id`, or in one of its own; prints the receipt."""
         stays = self._link.outlives_command()
-        if not stays and not self._wait:
-            raise UsageProblem("--no-wait needs an endpoint that goes on running, which stdio: does not")
         if session_id is not None:
             session = Session(self._client, session_id)
         else:

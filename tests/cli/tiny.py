@@ -105,6 +105,8 @@ class Tiny:
         return [request.method for request in self.requests]
 
     def close(self) -> None:
+        # Closing alone would leave the accept of the other thread listening.
+        self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         for connection in self._connections:
             connection.close()

@@ -10,13 +10,15 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
 from ulid import ULID
+
+from tests.documents import check_error, check_receipt, check_result
 
 MHSD = Path(sys.executable).parent / "mhsd"
 PATIENCE_S = 60.0
@@ -47,10 +49,63 @@ def ulid() -> str:
     return str(ULID())
 
 
+def request(method: str, /, **params: Any) -> dict[str, Any]:
+    """A request object with an id of its own."""
+    return {"jsonrpc": "2.0", "id": ulid(), "method": method, "params": params}
+
+
+def ask_until(question: Callable[[], Any], holds: Callable[[Any], bool]) -> Any:
+    """Ask again and again until the answer is the one waited for."""
+    for _ in range(int(PATIENCE_S / 0.02)):
+        answer = question()
+        if holds(answer):
+            return answer
+        threading.Event().wait(0.02)
+    raise AssertionError(f"still not so: {answer}")
+
+
+class Pending:
+    """A request that was sent and whose answer is waited for elsewhere."""
+
+    def __init__(self, method: str, answers: "queue.Queue[Any]") -> None:
+        self._method = method
+        self._answers = answers
+
+    @property
+    def done(self) -> bool:
+        return not self._answers.empty()
+
+    def answer(self) -> Any:
+        answer = self._answers.get(timeout=PATIENCE_S)
+        self._answers.put(answer)
+        return answer
+
+    def result(self) -> Any:
+        return result_of(self._method, self.answer())
+
+
+def result_of(method: str, answer: Any) -> Any:
+    """The checked result of an answer; RpcError for its error."""
+    assert answer["jsonrpc"] == "2.0"
+    if "error" in answer:
+        assert answer.keys() == {"jsonrpc", "id", "error"}
+        check_error(answer["error"])
+        raise RpcError(answer["error"])
+    assert answer.keys() == {"jsonrpc", "id", "result"}
+    check_result(method, answer["result"])
+    if "receipt_id" in answer["result"]:
+        check_receipt(answer["result"])
+    return answer["result"]
+
+
 class Wire:
     """Sends messages and returns what came back for them; one subclass a binding."""
 
     name: str
+
+    def ask(self, message: dict[str, Any]) -> "queue.Queue[Any]":
+        """Send a request without waiting; its answer is put into the queue."""
+        raise NotImplementedError
 
     def exchange(self, message: Any) -> Any:
         """The decoded answer to one message (an object or a batch), which must have one."""
@@ -73,8 +128,13 @@ class HttpWire(Wire):
         self.token = token
 
     def exchange_bytes(self, body: bytes) -> Any:
-        status, data = self.post(body)
+        _, data = self.post(body)
         return json.loads(data) if data else None
+
+    def ask(self, message: dict[str, Any]) -> "queue.Queue[Any]":
+        answers: queue.Queue[Any] = queue.Queue()
+        threading.Thread(target=lambda: answers.put(self.exchange(message)), daemon=True).start()
+        return answers
 
     def post(self, body: bytes, **headers: str) -> tuple[int, bytes]:
         """The HTTP status and body of one POST to the RPC path."""
@@ -133,11 +193,21 @@ class StdioWire(Wire):
         key = message.get("id") if isinstance(message, dict) else None
         if not isinstance(key, str):
             return super().exchange(message)
+        return self.ask(message).get(timeout=PATIENCE_S)
+
+    def ask(self, message: dict[str, Any]) -> "queue.Queue[Any]":
         waiting: queue.Queue[Any] = queue.Queue()
         with self._lock:
-            self._answers[key] = waiting
+            self._answers[message["id"]] = waiting
         self.send(json.dumps(message).encode())
-        return waiting.get(timeout=PATIENCE_S)
+        return waiting
+
+    def unclaimed(self) -> list[Any]:
+        """The answers so far that nobody waited for."""
+        found = []
+        while not self._others.empty():
+            found.append(self._others.get())
+        return found
 
     def exchange_bytes(self, body: bytes) -> Any:
         self.send(body)
@@ -151,7 +221,9 @@ class StdioWire(Wire):
 class Lab:
     """One daemon. Method calls raise RpcError; receipts are returned whatever their status."""
 
-    def __init__(self, wire: Wire, process: "subprocess.Popen[bytes]", ready: dict[str, Any], stderr: Path) -> None:
+    def __init__(
+        self, wire: Wire, process: "subprocess.Popen[bytes]", ready: dict[str, Any], stderr: Path
+    ) -> None:
         self.wire = wire
         self.process = process
         self.ready = ready
@@ -165,12 +237,29 @@ class Lab:
         return self.stderr_file.read_text()
 
     def call(self, method: str, /, **params: Any) -> Any:
-        answer = self.wire.exchange({"jsonrpc": "2.0", "id": ulid(), "method": method, "params": params})
-        if "error" in answer:
-            raise RpcError(answer["error"])
-        return answer["result"]
+        """The result, checked against its schema."""
+        return result_of(method, self.wire.exchange(request(method, **params)))
 
-    def open(self, capabilities: Sequence[Any] = ("*",), *, device_id: str = CONVEYOR, **more: Any) -> "Session":
+    def begin(self, method: str, /, **params: Any) -> Pending:
+        """Send the request and go on; on stdio requests enter in the order of these calls."""
+        return Pending(method, self.wire.ask(request(method, **params)))
+
+    def refused(self, method: str, /, **params: Any) -> RpcError:
+        """The JSON-RPC error that the call must end in."""
+        try:
+            result = self.call(method, **params)
+        except RpcError as error:
+            return error
+        raise AssertionError(f"{method} was not refused: {result}")
+
+    def kill(self) -> None:
+        """End the daemon as a power cut would."""
+        self.process.kill()
+        self.process.wait(PATIENCE_S)
+
+    def open(
+        self, capabilities: Sequence[Any] = ("*",), *, device_id: str = CONVEYOR, **more: Any
+    ) -> "Session":
         params = {
             "principal": {"id": "agent:test", "kind": "agent"},
             "device_ids": [device_id],
@@ -197,10 +286,56 @@ class Session:
     def call(self, method: str, /, **params: Any) -> Any:
         return self.lab.call(method, session_id=self.id, **params)
 
+    def begin(self, capability_id: str, value: Any, **more: Any) -> Pending:
+        """Send a command without waiting for its receipt."""
+        params = {"command_id": ulid(), "deadline_ms": 30_000, **more}
+        return self.lab.begin(
+            "mhs.command", session_id=self.id, capability_id=capability_id, input=value, **params
+        )
+
+    def refused(self, method: str, /, **params: Any) -> RpcError:
+        return self.lab.refused(method, session_id=self.id, **params)
+
     def command(self, capability_id: str, value: Any, **more: Any) -> Any:
         """The receipt of one command; command_id and deadline_ms have defaults."""
         params = {"command_id": ulid(), "deadline_ms": 30_000, **more}
         return self.call("mhs.command", capability_id=capability_id, input=value, **params)
+
+    def completed(self, capability_id: str, value: Any, **more: Any) -> Any:
+        """The receipt of a command that must complete."""
+        receipt = self.command(capability_id, value, **more)
+        assert receipt["status"] == "completed", receipt
+        return receipt
+
+    def started(self, capability_id: str, value: Any, **more: Any) -> tuple[Pending, Any]:
+        """A command that is running now, and its running receipt."""
+        command_id = more.pop("command_id", ulid())
+        pending = self.begin(capability_id, value, command_id=command_id, **more)
+
+        def receipt() -> Any:
+            try:
+                return self.look_up(command_id)
+            except RpcError as error:
+                if error.code != "MHS.OPERATION.UNKNOWN":
+                    raise
+                return None
+
+        running = ask_until(receipt, lambda found: found is not None and found["status"] != "accepted")
+        assert running["status"] == "running", running
+        return pending, running
+
+    def look_up(self, command_id: str, **more: Any) -> Any:
+        """The current receipt of a command by its command_id."""
+        return self.call("mhs.operations.get", command_id=command_id, **{"deadline_ms": 30_000, **more})
+
+    def cancel(self, operation_id: str, **more: Any) -> Any:
+        return self.call(
+            "mhs.operations.cancel", operation_id=operation_id, **{"deadline_ms": 30_000, **more}
+        )
+
+    def revision(self) -> int:
+        revision: int = self.read("world")["revision"]
+        return revision
 
     def write(self, resource_id: str, patch: Any, **more: Any) -> Any:
         params = {"command_id": ulid(), "deadline_ms": 30_000, **more}
@@ -214,12 +349,9 @@ class Session:
 
     def follow(self, operation_id: str) -> Any:
         """The final receipt of an operation, asked for until it is there."""
-        for _ in range(3000):
-            receipt = self.get(operation_id)
-            if receipt["status"] not in ("accepted", "running"):
-                return receipt
-            threading.Event().wait(0.02)
-        raise AssertionError(f"{operation_id} did not end")
+        return ask_until(
+            lambda: self.get(operation_id), lambda receipt: receipt["status"] not in ("accepted", "running")
+        )
 
     def close(self) -> Any:
         return self.call("mhs.session.close")
@@ -227,7 +359,12 @@ class Session:
 
 @contextmanager
 def running(
-    binding: str, tmp_path: Path, *options: str, targets: Sequence[str] = ("conveyor-workcell",), **environ: str
+    binding: str,
+    tmp_path: Path,
+    *options: str,
+    targets: Sequence[str] = ("conveyor-workcell",),
+    greet: bool = True,
+    **environ: str,
 ) -> Iterator[Lab]:
     """A daemon that serves `targets` over one binding; greeted already on stdio, stopped at the end."""
     stderr = tmp_path / f"stderr-{ulid()}.txt"
@@ -245,7 +382,8 @@ def running(
     try:
         if binding == "stdio":
             lab = Lab(StdioWire(process), process, {}, stderr)
-            lab.hello()
+            if greet:
+                lab.hello()
         else:
             assert process.stdout is not None
             line = process.stdout.readline()

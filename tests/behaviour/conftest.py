@@ -1,0 +1,68 @@
+"""The daemons of the behaviour tests: one shared by all tests of a binding, fresh ones where a test needs its own.
+
+A test that uses the shared one leaves the device as it found it: door closed, nothing running, no fault pending.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.lab import Lab, RpcError, Session, running
+
+UNHURRIED = ("--rate-per-s", "100000", "--rate-burst", "100000", "--log-level", "warning")
+"""Tests send as fast as they can; the rate has tests of its own."""
+
+Start = Callable[..., Lab]
+
+
+@pytest.fixture(scope="session")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Lab]]:
+    """The shared daemon of a binding, started when it is first asked for."""
+    labs: dict[str, Lab] = {}
+    with ExitStack() as stack:
+
+        def lab_of(binding: str) -> Lab:
+            if binding not in labs:
+                directory = tmp_path_factory.mktemp(f"shared-{binding}")
+                labs[binding] = stack.enter_context(running(binding, directory, *UNHURRIED))
+            return labs[binding]
+
+        yield lab_of
+
+
+@pytest.fixture(params=["stdio", "http"])
+def binding(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+@pytest.fixture
+def lab(binding: str, shared: Callable[[str], Lab]) -> Lab:
+    """The shared daemon, over each binding in turn."""
+    return shared(binding)
+
+
+@pytest.fixture
+def session(lab: Lab) -> Iterator[Session]:
+    """A session with every capability on the shared daemon."""
+    session = lab.open()
+    yield session
+    try:
+        session.close()
+    except RpcError as error:
+        if error.code not in ("MHS.SESSION.CLOSED", "MHS.SESSION.EXPIRED"):
+            raise
+
+
+@pytest.fixture
+def fresh(binding: str, tmp_path: Path) -> Iterator[Start]:
+    """Start daemons of the test's own; they are stopped at its end."""
+    with ExitStack() as stack:
+
+        def start(*options: str, **more: Any) -> Lab:
+            return stack.enter_context(running(binding, tmp_path, *UNHURRIED, *options, **more))
+
+        yield start

@@ -55,20 +55,29 @@ class PsuTwin:
         return reply
 
     def _command(self, head: str, argument: str) -> None:
+        if self.fault == "stuck":
+            return
         if self.fault == "refuse":
             self.errors.append('-221,"Settings conflict"')
-        elif self.fault == "stuck":
-            return
         elif head == "OUTP" and argument in ("ON", "OFF"):
             self.enabled = argument == "ON"
-        elif head == "VOLT" and 0 <= float(argument) <= MAX_V:
-            self.voltage_v = self._rounded(float(argument))
-        elif head == "CURR" and 0 <= float(argument) <= MAX_A:
-            self.current_a = float(argument)
-        elif head in ("VOLT", "CURR", "OUTP"):
-            self.errors.append('-222,"Data out of range"')
+        elif head in ("VOLT", "CURR"):
+            self._set(head, argument)
         else:
             self.errors.append('-113,"Undefined header"')
+
+    def _set(self, head: str, argument: str) -> None:
+        try:
+            value = float(argument)
+        except ValueError:
+            self.errors.append('-104,"Data type error"')
+            return
+        if not 0 <= value <= (MAX_V if head == "VOLT" else MAX_A):
+            self.errors.append('-222,"Data out of range"')
+        elif head == "VOLT":
+            self.voltage_v = self._rounded(value)
+        else:
+            self.current_a = value
 
     def _rounded(self, volts: float) -> float:
         return round(volts / self.resolution_v) * self.resolution_v if self.resolution_v else volts

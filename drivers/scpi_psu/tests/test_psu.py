@@ -179,6 +179,19 @@ async def test_the_twin_runs_whatever_identity_the_real_supply_has_to_have(nurse
     assert (await state(device.driver))["enabled"] is False
 
 
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [("VOLT 31", "-222"), ("CURR nan", "-222"), ("VOLT five", "-104"), ("OUTP 2", "-113"), ("DANCE", "-113")],
+)
+def test_the_twin_refuses_in_its_error_queue_and_changes_nothing(line: str, code: str) -> None:
+    driver: Any = load_target("scpi-psu", backend="fake", options={}).driver
+    twin, before = driver.twin, (driver.twin.voltage_v, driver.twin.current_a, driver.twin.enabled)
+    assert twin.answer(line) is None
+    assert twin.answer("SYST:ERR?").startswith(f"{code},")
+    assert twin.answer("SYST:ERR?") == '0,"No error"'
+    assert (twin.voltage_v, twin.current_a, twin.enabled) == before
+
+
 async def test_a_stop_of_a_device_that_was_never_opened_is_not_confirmed(autojump_clock: Any) -> None:
     assert await load_target("scpi-psu", backend="fake", options={}).driver.halt("test") is False
 

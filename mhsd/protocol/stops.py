@@ -5,16 +5,13 @@ from typing import Any
 import attrs
 
 from mhsd.base.errors import Fault
+from mhsd.wire.framing import mentions_stop
 from mhsd.wire.jsonrpc import Malformed, Notification, classify
+
+__all__ = ["Stop", "find_stops", "mentions_stop"]
 
 STOP_METHOD = "mhs.safety.estop"
 STOP_CLASS = "cap.motion.estop.v1"
-_TRACES = (STOP_METHOD.encode(), STOP_CLASS.encode())
-
-
-def mentions_stop(body: bytes) -> bool:
-    """Whether the bytes name the stop's method or class anywhere."""
-    return any(trace in body for trace in _TRACES)
 
 
 @attrs.frozen

@@ -230,10 +230,11 @@ async def _recover(endpoint: Endpoint) -> None:
         if device is not None:
             interrupted.add(intent.device_id)
         await endpoint.store.put(_interrupted(endpoint, intent, device)).wait()
-    for device_id, record in endpoint.store.latched.items():
-        if device_id in endpoint.devices:
+    for device_id, device in endpoint.devices.items():
+        record = endpoint.store.latched.get(device_id)
+        if record is not None:
             endpoint.safety.engage([device_id], record.reason, record.engaged_at)
-            await endpoint.devices[device_id].host.restop("the latch was engaged before the restart")
+            await device.host.restop("the latch was engaged before the restart")
             interrupted.discard(device_id)
     for device_id in interrupted:
         host = endpoint.devices[device_id].host

@@ -14,7 +14,6 @@ import trio
 from mhsd.driver import (
     Busy,
     Call,
-    Cancelled,
     Command,
     Driver,
     DriverFailed,
@@ -60,10 +59,10 @@ class Fault:
 
 @attrs.define(eq=False)
 class Motion:
-    """A convey or purge under way. `stand_still` ends what it moves; `ended_by` says what cut it short."""
+    """A convey or purge under way; `stand_still` ends what it moves. Cut short, it moves no further."""
 
     stand_still: Callable[[], None]
-    ended_by: str | None = None
+    cut_short: bool = False
 
 
 class Conveyor(Driver):
@@ -92,7 +91,7 @@ class Conveyor(Driver):
     async def halt(self, reason: str) -> bool:
         """Belt stopped, valve closed, at once; nothing is waited for."""
         self.end_commands()
-        self._cut_short("stop")
+        self._cut_short()
         self.valve.open = False
         return True
 
@@ -182,7 +181,7 @@ class Conveyor(Driver):
         closed: bool = call.input["closed"]
         self.world.door = "closed" if closed else "open"
         if not closed:
-            self._cut_short("door")
+            self._cut_short()
         return Outcome({"closed": closed})
 
     async def inject_fault(self, call: Call) -> Outcome:
@@ -221,22 +220,17 @@ class Conveyor(Driver):
         try:
             for step in range(1, steps + 1):
                 await trio.sleep_until(began + min(step / STEPS_PER_S, duration_s))
-                # A stop may have come after this task was woken, so nothing moves before this is asked.
-                if motion.ended_by == "door":
-                    raise DriverFailed(
-                        "MHS.SAFETY.INTERLOCK_OPEN", "the door was opened and ended the motion"
-                    )
-                if motion.ended_by is not None:
-                    raise Cancelled(None)
+                # A stop cancels the sleep, so what can have cut the motion short is the door.
+                if motion.cut_short:
+                    raise DriverFailed("MHS.SAFETY.INTERLOCK_OPEN", "the door was opened during the motion")
                 show(step, steps)
         finally:
-            motion.stand_still()
             if self.motion is motion:
-                self.motion = None
+                self._cut_short()
 
-    def _cut_short(self, ended_by: str) -> None:
+    def _cut_short(self) -> None:
         """End the motion under way, if any, at this instant; its own task finds out afterwards."""
         if self.motion is not None:
-            self.motion.ended_by = ended_by
+            self.motion.cut_short = True
             self.motion.stand_still()
             self.motion = None

@@ -305,6 +305,19 @@ REFUSED: dict[str, tuple[Callable[[Document], None], str]] = {
         ),
         r"input_schema.properties.distance_mm: wider than the class, which has exclusiveMinimum = 0",
     ),
+    "an input without the class's bound": (
+        _binding(
+            STEP,
+            "input_schema",
+            value={
+                "type": "object",
+                "additionalProperties": False,
+                "required": ["ticks"],
+                "properties": {"ticks": {"type": "integer", "minimum": 1, "x-mhs-unit": "{tick}"}},
+            },
+        ),
+        r"input_schema.properties.ticks: wider than the class, which has maximum = 100000",
+    ),
     "an input of another unit than the class's": (
         _binding(
             CONVEY,

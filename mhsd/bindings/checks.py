@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from urllib.parse import urlsplit
 
 import attrs
 
@@ -179,8 +178,3 @@ def is_current(headers: Headers, etag: str) -> bool:
     """Whether If-None-Match says that the client already has this version."""
     tags = [tag.strip() for tag in b",".join(values(headers, b"if-none-match")).decode("latin-1").split(",")]
     return "*" in tags or etag in [tag.removeprefix("W/") for tag in tags]
-
-
-def public_host(url: str) -> str:
-    """The host of the URL by which clients reach an endpoint behind a proxy."""
-    return urlsplit(url).netloc

@@ -2,39 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from mhsd.bindings.rpc import RPC, SCHEMAS
+from mhsd.services.endpoint import MHS_VERSION, NOT_CERTIFIED, SERVER, SPEC_VERSION, Endpoint
 from mhsd.wire.json_text import encode
 
-_SHARED = (
-    "endpoint_id",
-    "mhs_version",
-    "protocol_versions",
-    "spec_version",
-    "server",
-    "implementation",
-    "features",
-    "safety",
-)
 
+def descriptor(endpoint: Endpoint, *, url: str, auth: Sequence[str], shows_devices: bool) -> bytes:
+    """The document of an endpoint that is reached at `url`.
 
-def descriptor(
-    server_info: Mapping[str, Any],
-    *,
-    url: str,
-    auth: Sequence[str],
-    devices: Sequence[Mapping[str, Any]] | None,
-) -> bytes:
-    """The document for an endpoint whose hello says `server_info` and that is reached at `url`.
-
-    It is read without a credential, so `devices` is None where tokens are needed to see them.
+    It is read without a credential, so it `shows_devices` only where none is needed to see them.
     """
-    document: dict[str, Any] = {"descriptor_version": "1.0.0"}
-    document |= {key: server_info[key] for key in _SHARED}
-    document["transports"] = {"http": {"url": url, "rpc": url + RPC, "schema": url + SCHEMAS + "{ref}"}}
-    document["auth"] = list(auth)
-    if devices is not None:
-        document["devices"] = list(devices)
+    document: dict[str, Any] = {
+        "descriptor_version": "1.0.0",
+        "endpoint_id": endpoint.endpoint_id,
+        "mhs_version": MHS_VERSION,
+        "protocol_versions": [MHS_VERSION],
+        "spec_version": SPEC_VERSION,
+        "server": SERVER,
+        "implementation": SERVER,
+        "transports": {"http": {"url": url, "rpc": url + RPC, "schema": url + SCHEMAS + "{ref}"}},
+        "auth": list(auth),
+        "features": [NOT_CERTIFIED, *endpoint.features],
+        "safety": {"certified": False, "notice": NOT_CERTIFIED},
+    }
+    if shows_devices:
+        document["devices"] = endpoint.descriptor_devices()
     return encode(document)

@@ -29,8 +29,13 @@ Listener = trio.SocketListener | trio.SSLListener[trio.SocketStream]
 class Front:
     """Serves HTTP on its listeners until it is drained and closed."""
 
-    def __init__(self, site: Site, *, max_connections: int) -> None:
+    def __init__(self, site: Site, listeners: Sequence[Listener], *, url: str, max_connections: int) -> None:
+        self.url = url
+        """Where clients find it."""
+        self.ended = trio.Event()
+        """Never set: HTTP goes on until it is drained."""
         self._site = site
+        self._listeners = listeners
         self._slots = ConnectionSlots(max_connections)
         self._connections: dict[Connection, Lane] = {}
         self._accepting = trio.CancelScope()
@@ -45,15 +50,15 @@ class Front:
         """How many connections are open, those in the stop lane included."""
         return self._slots.open
 
-    async def serve(self, listeners: Sequence[Listener]) -> None:
+    async def serve(self) -> None:
         """Accept and serve until `drain`, then go on with what is in flight until `close` or its end."""
         with self._serving:
             async with trio.open_nursery() as connections:
                 with self._accepting:
                     async with trio.open_nursery() as accepting:
-                        for listener in listeners:
+                        for listener in self._listeners:
                             accepting.start_soon(self._accept, listener, connections)
-                for listener in listeners:
+                for listener in self._listeners:
                     with trio.CancelScope(shield=True, deadline=trio.current_time() + 1):
                         await listener.aclose()
 

@@ -16,6 +16,7 @@ from collections.abc import Awaitable
 import trio
 
 from mhsd.bindings.pipes import Pipes
+from mhsd.protocol.auth import Identity
 from mhsd.protocol.dispatch import Dispatch, Exchange
 from mhsd.protocol.peer import Peer
 from mhsd.wire.framing import LineSplitter, TooLong, mentions_stop
@@ -37,7 +38,9 @@ _GONE = (trio.BrokenResourceError, trio.ClosedResourceError, OSError)
 
 
 class Stdio:
-    """Serves the one peer at the other end of two streams."""
+    """Serves the one peer at the other end of two streams, which it closes at the end."""
+
+    url = None
 
     def __init__(
         self,
@@ -71,15 +74,16 @@ class Stdio:
 
     async def serve(self) -> None:
         """Read and answer until the input ends; then go on answering until `finish`."""
-        with self._serving:
-            async with trio.open_nursery() as nursery:
-                self._nursery = nursery
-                nursery.start_soon(self._write_answers)
-                nursery.start_soon(self._enter_backlog)
-                with self._reading:
-                    await self._read()
-                self.ended.set()
-                await trio.sleep_forever()
+        async with self._receive, self._send:
+            with self._serving:
+                async with trio.open_nursery() as nursery:
+                    self._nursery = nursery
+                    nursery.start_soon(self._write_answers)
+                    nursery.start_soon(self._enter_backlog)
+                    with self._reading:
+                        await self._read()
+                    self.ended.set()
+                    await trio.sleep_forever()
 
     def drain(self) -> None:
         """Read no more; what has been read is still answered."""
@@ -239,10 +243,24 @@ class Stdio:
         self._changed.unpark_all()
 
 
+def open_stdio(door: Dispatch, identity: Identity, pipes: Pipes, *, max_line_bytes: int) -> Stdio:
+    """The binding to whoever launched this process, as the identity that it thereby has [TPT-058]."""
+    peer = Peer(
+        identity.principal,
+        identity.role,
+        "stdio",
+        authenticated=True,
+        needs_hello=True,
+        remembers_ids=True,
+        rate_exempt=True,
+    )
+    return Stdio(door, peer, *open_streams(pipes), max_line_bytes=max_line_bytes)
+
+
 # Streams
 
 
-def open_pipes(pipes: Pipes) -> tuple[trio.abc.ReceiveStream, trio.abc.SendStream]:
+def open_streams(pipes: Pipes) -> tuple[trio.abc.ReceiveStream, trio.abc.SendStream]:
     """Streams on the protocol's descriptors."""
     receive: trio.abc.ReceiveStream = (
         _ThreadedInput(pipes.read_fd)
@@ -282,7 +300,7 @@ class _ThreadedInput(trio.abc.ReceiveStream):
         )
 
     async def aclose(self) -> None:
-        os.close(self._fd)
+        """Leaves the descriptor open: a thread may still be using it."""
         await trio.lowlevel.checkpoint()
 
 
@@ -305,5 +323,5 @@ class _ThreadedOutput(trio.abc.SendStream):
         await trio.lowlevel.checkpoint()
 
     async def aclose(self) -> None:
-        os.close(self._fd)
+        """Leaves the descriptor open: a thread may still be using it."""
         await trio.lowlevel.checkpoint()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import ipaddress
 import socket
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -128,7 +129,7 @@ async def _listen_on(family: socket.AddressFamily, address: str, port: int) -> t
     return trio.SocketListener(sock)
 
 
-def port_of(listeners: list[Listener]) -> int:
+def port_of(listeners: Sequence[Listener]) -> int:
     """The port that is listened on."""
     first = listeners[0]
     inner = first.transport_listener if isinstance(first, trio.SSLListener) else first

@@ -59,8 +59,9 @@ async def serve(nursery: trio.Nursery) -> Serve:
             max_request_bytes=100_000,
             socket_timeout_s=10.0,
         )
-        front = Front(attrs.evolve(site, **changes), max_connections=max_connections)
-        nursery.start_soon(front.serve, listeners)
+        url = f"http://127.0.0.1:{port}"
+        front = Front(attrs.evolve(site, **changes), listeners, url=url, max_connections=max_connections)
+        nursery.start_soon(front.serve)
         return Served(front, door, port)
 
     return start

@@ -14,7 +14,7 @@ import trio
 import trio.testing
 
 from mhsd.bindings.pipes import Pipes
-from mhsd.bindings.stdio import MOST_UNANSWERED, Stdio, open_pipes
+from mhsd.bindings.stdio import MOST_UNANSWERED, Stdio, open_streams
 from mhsd.protocol.peer import Peer, Principal
 from tests.bindings.fakes import STOP, EchoDoor, call, until
 
@@ -233,7 +233,7 @@ async def test_a_defect_behind_one_message_ends_no_other(
 async def test_pipes_are_read_and_written_without_threads() -> None:
     reading, feeding = os.pipe()
     draining, writing = os.pipe()
-    receive, send = open_pipes(Pipes(reading, writing))
+    receive, send = open_streams(Pipes(reading, writing))
     assert isinstance(receive, trio.lowlevel.FdStream)
     assert isinstance(send, trio.lowlevel.FdStream)
     async with receive, send:
@@ -247,7 +247,7 @@ async def test_pipes_are_read_and_written_without_threads() -> None:
 
 async def test_a_terminal_stays_blocking_because_its_other_users_need_it(tmp_path: object) -> None:
     ours, theirs = os.openpty()
-    receive, send = open_pipes(Pipes(os.dup(theirs), os.dup(theirs)))
+    receive, send = open_streams(Pipes(os.dup(theirs), os.dup(theirs)))
     async with receive, send:
         os.write(ours, b"line\n")
         assert await receive.receive_some() == b"line\n"

@@ -1,0 +1,177 @@
+"""The composition root: which parts there are, in which nursery each lives, and the order in which they stop.
+
+Stop order: accept nothing more, bring the devices to their safe state, let the answers in flight out, flush the
+store, close what is left. Nobody at the other end of a connection can hold any of it up [TPT-008, TPT-009].
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import time
+from collections.abc import MutableMapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING
+
+import trio
+
+from mhsd import MHS_VERSION
+from mhsd.base.clock import rfc3339
+from mhsd.bindings.pipes import Pipes
+from mhsd.config import Config, Limits
+from mhsd.daemon.devices import armed_paths, load_devices
+from mhsd.daemon.ready import announce
+from mhsd.daemon.signals import StopRequest
+from mhsd.daemon.systemd import Notifier
+from mhsd.driver.loader import LoadedDevice
+from mhsd.protocol.auth import TokenFiles
+from mhsd.protocol.dispatch import Dispatch
+from mhsd.services.endpoint import Endpoint, open_endpoint
+from mhsd.store import Store, open_store
+
+if TYPE_CHECKING:
+    from mhsd.bindings.front import Front, Listener
+    from mhsd.bindings.stdio import Stdio
+    from mhsd.bindings.tls import Address
+
+log = logging.getLogger("mhsd.daemon")
+
+_ANSWERS_S = 2.0
+"""How long a client may take to read the answers in flight at the end."""
+
+_DRAIN_MARGIN_S = 5.0
+"""What a stop may take beyond the grace of cancelling and the grace of halting; then it is given up."""
+
+LONGEST_STOP_MARGIN_S = _DRAIN_MARGIN_S + _ANSWERS_S
+"""A stop takes twice the stop grace and this, at most."""
+
+
+def run(config: Config, pipes: Pipes | None, environ: MutableMapping[str, str]) -> int:
+    """Serve until told to stop; returns the exit code. Raises StartError, alone or in a group."""
+    for name in config.unknown_variables:
+        log.warning("%s is no option of mhsd and has no effect", name)
+    tokens = TokenFiles.load(config.token_file, config.operator_token_file)
+    devices = load_devices(config, operator_configured=tokens.operator_configured)
+    return trio.run(_Daemon(config, tokens, devices, pipes, environ).main)
+
+
+class _Daemon:
+    def __init__(
+        self,
+        config: Config,
+        tokens: TokenFiles,
+        devices: Sequence[LoadedDevice],
+        pipes: Pipes | None,
+        environ: MutableMapping[str, str],
+    ) -> None:
+        self._config = config
+        self._tokens = tokens
+        self._devices = devices
+        self._pipes = pipes
+        self._notifier = Notifier.of(environ)
+        self._wants_hints = environ.get("MHSD_HINTS") == "1"
+        self._stop = StopRequest()
+        self._exit_code = 0
+
+    async def main(self) -> int:
+        """The daemon's life; returns its exit code."""
+        async with trio.open_nursery() as nursery:
+            await nursery.start(self._stop.watch_signals)
+            with self._stop.starting:
+                addresses, listeners = await self._listen()
+                async with self._open_store() as store, self._open_endpoint(store) as endpoint:
+                    await self._serve(endpoint, addresses, listeners)
+                log.info("stopped")
+            nursery.cancel_scope.cancel()
+        if self._stop.starting.cancelled_caught:
+            return 128 + (self._stop.signum or 0)
+        return self._exit_code
+
+    # Parts
+
+    async def _listen(self) -> tuple[list[Address], list[Listener]]:
+        """The listening sockets, taken before any device is touched; none with --stdio."""
+        config = self._config
+        if config.stdio:
+            return [], []
+        from mhsd.bindings import tls
+
+        addresses = await tls.resolve(config.host)
+        tls.check_exposure(config, addresses, tokens_configured=self._tokens.configured)
+        context = None
+        if config.tls_cert is not None:
+            context = tls.server_context(config.tls_cert, config.tls_key, config.client_ca)
+        return addresses, await tls.listen(addresses, config.port, context)
+
+    def _open_store(self) -> AbstractAsyncContextManager[Store]:
+        return open_store(
+            self._config.state_dir,
+            endpoint_id=self._config.endpoint_id,
+            mhs_version=MHS_VERSION,
+            created_at=rfc3339(time.time()),
+        )
+
+    def _open_endpoint(self, store: Store) -> AbstractAsyncContextManager[Endpoint]:
+        config = self._config
+        return open_endpoint(
+            endpoint_id=config.endpoint_id,
+            devices=self._devices,
+            store=store,
+            limits=Limits.of(config),
+            features=("stdio" if config.stdio else "http", "batch"),
+            armed=armed_paths(config),
+            operator_configured=self._tokens.operator_configured,
+            stop_grace_s=config.stop_grace_s,
+        )
+
+    def _open_binding(
+        self, endpoint: Endpoint, addresses: list[Address], listeners: list[Listener]
+    ) -> Front | Stdio:
+        config, door = self._config, Dispatch(endpoint)
+        if self._pipes is not None:
+            from mhsd.bindings.stdio import open_stdio
+
+            return open_stdio(door, self._tokens.local, self._pipes, max_line_bytes=config.max_request_bytes)
+        from mhsd.bindings.http import open_http
+
+        return open_http(config, endpoint, door, self._tokens, addresses, listeners)
+
+    # Life
+
+    async def _serve(self, endpoint: Endpoint, addresses: list[Address], listeners: list[Listener]) -> None:
+        async with trio.open_nursery() as nursery:
+            binding = self._open_binding(endpoint, addresses, listeners)
+            nursery.start_soon(binding.serve)
+            nursery.start_soon(self._watchdog)
+            nursery.start_soon(self._stop.ask_after, binding.ended, "the input has ended")
+            self._stop.started()
+            announce(binding.url, endpoint, wants_hints=self._wants_hints)
+            self._notifier.ready(f"serving {len(endpoint.devices)} device(s) at {binding.url or 'stdio'}")
+            # What exists now lives as long as the daemon; the collector need not look at it again.
+            gc.freeze()
+            await self._stop.wait()
+            await self._take_down(endpoint, binding)
+            nursery.cancel_scope.cancel()
+
+    async def _take_down(self, endpoint: Endpoint, binding: Front | Stdio) -> None:
+        log.info("stopping: %s", self._stop.reason)
+        self._notifier.stopping()
+        binding.drain()
+        with trio.move_on_after(2 * self._config.stop_grace_s + _DRAIN_MARGIN_S) as patience:
+            try:
+                await endpoint.drain()
+            except Exception:
+                # Whatever failed, the receipts that there are must still reach the disk.
+                log.exception("the stop failed: devices may not be in their safe state")
+                self._exit_code = 1
+        if patience.cancelled_caught:
+            log.error("the stop took too long and was given up: devices may not be in their safe state")
+            self._exit_code = 1
+        await binding.finish(_ANSWERS_S)
+
+    async def _watchdog(self) -> None:
+        """Tell the service manager that the loop turns; a loop that hangs tells nothing."""
+        interval_s = self._notifier.watchdog_interval_s
+        while interval_s is not None:
+            self._notifier.alive()
+            await trio.sleep(interval_s)

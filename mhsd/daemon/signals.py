@@ -1,0 +1,65 @@
+"""What makes the daemon stop: a signal, or the end of a binding. A second signal ends it at once."""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import suppress
+from types import FrameType
+
+import trio
+
+_STOP = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+class StopRequest:
+    """Becomes true once. During the start it cancels what is being started, afterwards it is waited for."""
+
+    def __init__(self) -> None:
+        self.starting = trio.CancelScope()
+        self.signum: int | None = None
+        self.reason = ""
+        self._has_started = False
+        self._asked = trio.Event()
+
+    def started(self) -> None:
+        """From now on a stop takes its course instead of cancelling."""
+        self._has_started = True
+
+    async def wait(self) -> None:
+        """Until somebody asks for the stop."""
+        await self._asked.wait()
+
+    def ask(self, reason: str) -> None:
+        """Stop, for the first reason that is given."""
+        if not self._asked.is_set():
+            self.reason = reason
+            self._asked.set()
+            if not self._has_started:
+                self.starting.cancel()
+
+    async def ask_after(self, event: trio.Event, reason: str) -> None:
+        """Stop as soon as this has happened."""
+        await event.wait()
+        self.ask(reason)
+
+    async def watch_signals(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Stop at the first signal [TPT-009]; the next one does not even wait for the loop."""
+        # A hang-up would leave devices as they are, and whoever has it ignored (nohup) means it.
+        signals = [signum for signum in _STOP if signal.getsignal(signum) is not signal.SIG_IGN]
+        with trio.open_signal_receiver(*signals) as received:
+            task_status.started()
+            async for signum in received:
+                self.signum = signum
+                break
+        for again in signals:
+            signal.signal(again, _end_at_once)
+        assert self.signum is not None
+        self.ask(signal.Signals(self.signum).name)
+
+
+def _end_at_once(signum: int, frame: FrameType | None) -> None:
+    with suppress(OSError):
+        os.set_blocking(2, False)
+        os.write(2, b"mhsd: ended by a second signal; devices may not be in their safe state\n")
+    os._exit(128 + signum)

@@ -93,6 +93,7 @@ def test_an_error_says_where_which_rule_and_what_is_allowed(
         ({"uniqueItems": True}, [1, 1.0], "uniqueItems", "must not have equal items"),
         ({"contains": {"type": "string"}}, [1], "contains", "must have an item of the required kind"),
         ({"items": [{}], "additionalItems": False}, [1, 2], "items", "has more items than allowed"),
+        ({"items": False}, [1], "items", "has more items than allowed"),
         ({"minProperties": 1}, {}, "minProperties", "must have at least 1 members"),
         ({"maxProperties": 0}, {"a": 1}, "maxProperties", "must have at most 0 members"),
         ({"required": ["a", "b"]}, {}, "required", "must have the members a, b"),

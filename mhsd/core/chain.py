@@ -1,0 +1,219 @@
+"""The chain of receipts: how one is linked to the one before it, and how a bundle of them is checked [EVID-003].
+
+Decides what a digest covers and what makes a bundle valid. Where receipts are kept, and who may read them, is for
+others.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import attrs
+
+from mhsd.wire.canonical import NotCanonical, canonical, digest, sha256_text
+
+CHAIN_BROKEN = "MHS.EVIDENCE.CHAIN_BROKEN"
+RECEIPT_INVALID = "MHS.EVIDENCE.RECEIPT_INVALID"
+
+BUNDLE_VERSION = "1.0.0"
+
+MOST_ERRORS = 256
+"""Errors that a report lists; a further entry counts the others, so that a report always fits a message."""
+
+_LONGEST_DETAIL = 1000
+
+
+def link(body: Mapping[str, Any], prev_digest: str) -> tuple[bytes, str]:
+    """The canonical bytes of a receipt and its digest as the successor of `prev_digest` [PROTO-012].
+
+    `body` is the receipt without `evidence` and with `replayed: false`, which is what every verifier hashes; a body
+    of another shape is a ValueError, one without canonical form NotCanonical.
+    """
+    if "evidence" in body or body.get("replayed") is not False:
+        raise ValueError("a receipt enters the chain without evidence and with replayed false")
+    data = canonical(body)
+    return data, sha256_text(data + prev_digest.encode())
+
+
+def genesis_digest(genesis: Mapping[str, Any]) -> str:
+    """What stands before the first receipt: the digest of `{endpoint_id, created_at, mhs_version}`."""
+    return digest(genesis)
+
+
+ReceiptErrors = Callable[[dict[str, Any]], list[str]]
+"""What is wrong with a receipt by its schema, one sentence each."""
+
+
+def verify_bundle(bundle: Any, receipt_errors: ReceiptErrors) -> dict[str, Any]:
+    """The report on a bundle of any endpoint: `{valid, checked, head_digest, errors, from_seq, contiguous}`.
+
+    Never raises for a bad bundle: what cannot be read is an error of the report [EVID-003, EVID-004].
+    """
+    check = BundleCheck(bundle, receipt_errors)
+    for receipt in check.receipts:
+        check.add(receipt)
+    return check.report()
+
+
+class BundleCheck:
+    """A check in steps, so that a caller can do other work between receipts: `add` each of `receipts`, then `report`.
+
+    Broken links, numbers and bodies are CHAIN_BROKEN; a receipt (or a bundle) of the wrong shape is RECEIPT_INVALID.
+    After an error the check goes on from the digest that the receipt itself states, so one alteration is one error.
+    A bundle marked `selection` has holes by its nature: its receipts are checked each for itself, and the report
+    says `contiguous: false`.
+    """
+
+    def __init__(self, bundle: Any, receipt_errors: ReceiptErrors) -> None:
+        self._bundle: Mapping[str, Any] = bundle if isinstance(bundle, Mapping) else {}
+        self._receipt_errors = receipt_errors
+        self._errors: list[dict[str, Any]] = []
+        self._unlisted = 0
+        self._checked = 0
+        self._from_seq: int | None = None
+        self._last: _Place | None = None
+        receipts = self._bundle.get("receipts")
+        self.receipts: list[Any] = receipts if isinstance(receipts, list) else []
+        self._selection = self._bundle.get("selection") is not None
+        self._genesis = self._check_head_of(bundle)
+
+    def _check_head_of(self, bundle: Any) -> str | None:
+        """What the bundle says of itself; returns the digest that stands before the first receipt."""
+        if not isinstance(bundle, Mapping):
+            self._error(None, RECEIPT_INVALID, "the bundle is no JSON object")
+            return None
+        if not isinstance(bundle.get("receipts"), list):
+            self._error(None, RECEIPT_INVALID, "the bundle has no list of receipts")
+        if bundle.get("bundle_version") != BUNDLE_VERSION:
+            self._error(None, RECEIPT_INVALID, f"bundle_version is not {BUNDLE_VERSION}")
+        info = bundle.get("endpoint_info")
+        stated = info.get("genesis_digest") if isinstance(info, Mapping) else None
+        if not isinstance(info, Mapping) or not isinstance(stated, str):
+            self._error(None, RECEIPT_INVALID, "endpoint_info.genesis_digest is missing")
+            return None
+        self._check_genesis(info, stated)
+        return stated
+
+    def _check_genesis(self, info: Mapping[str, Any], stated: str) -> None:
+        if "genesis" not in info:
+            # The wire protocol only asks for the digest; the record beside it is what this endpoint adds.
+            return
+        genesis = info["genesis"]
+        if not isinstance(genesis, Mapping):
+            self._error(None, RECEIPT_INVALID, "endpoint_info.genesis is no JSON object")
+        elif _digest_or_none(genesis) != stated:
+            self._error(None, CHAIN_BROKEN, "endpoint_info.genesis does not have the stated genesis_digest")
+        elif genesis.get("endpoint_id") != info.get("endpoint_id"):
+            self._error(None, CHAIN_BROKEN, "endpoint_info.endpoint_id is not that of the genesis record")
+
+    def add(self, receipt: Any) -> None:
+        """Check the next receipt in the bundle's order."""
+        self._checked += 1
+        if not isinstance(receipt, dict):
+            self._error(None, RECEIPT_INVALID, f"entry {self._checked} of receipts is no JSON object")
+            return
+        place = _place_of(receipt)
+        seq = place.seq if place is not None else None
+        faults = self._receipt_errors(receipt)
+        if faults:
+            self._error(seq, RECEIPT_INVALID, "; ".join(faults))
+        if place is None:
+            self._error(
+                None, CHAIN_BROKEN, f"entry {self._checked} of receipts has no usable evidence member"
+            )
+            return
+        if self._from_seq is None:
+            self._from_seq = place.seq
+        self._check_link(place)
+        place.computed = _recompute(receipt, place.prev_digest)
+        if place.computed != place.digest:
+            self._error(place.seq, CHAIN_BROKEN, "the receipt does not have the digest that it states")
+        self._last = place
+
+    def _check_link(self, place: "_Place") -> None:
+        before = self._last
+        if place.seq == 1 and place.prev_digest != self._genesis:
+            self._error(1, CHAIN_BROKEN, "prev_digest is not the genesis digest")
+        if before is None:
+            return
+        if self._selection and place.seq > before.seq + 1:
+            return
+        if place.seq != before.seq + 1:
+            self._error(place.seq, CHAIN_BROKEN, f"seq {place.seq} follows seq {before.seq}")
+        elif place.prev_digest != before.digest:
+            self._error(place.seq, CHAIN_BROKEN, "prev_digest is not the digest of the receipt before")
+
+    def report(self) -> dict[str, Any]:
+        """The verification report, after the last receipt; call it once."""
+        broken = any(error["mhs_code"] == CHAIN_BROKEN for error in self._errors)
+        self._check_head()
+        if self._unlisted:
+            self._errors.append(_entry(None, CHAIN_BROKEN, f"{self._unlisted} further errors are not listed"))
+        return {
+            "valid": not self._errors,
+            "checked": self._checked,
+            "head_digest": self._genesis if self._last is None else self._last.computed,
+            "errors": self._errors,
+            "from_seq": self._from_seq,
+            "contiguous": not self._selection and not broken,
+        }
+
+    def _check_head(self) -> None:
+        stated = self._bundle.get("head_digest")
+        expected = self._genesis if self._last is None else self._last.digest
+        if stated != expected and expected is not None:
+            seq = None if self._last is None else self._last.seq
+            what = "the genesis digest" if self._last is None else "the digest of the last receipt"
+            self._error(seq, CHAIN_BROKEN, f"head_digest is not {what}")
+
+    def _error(self, seq: int | None, mhs_code: str, detail: str) -> None:
+        if len(self._errors) >= MOST_ERRORS:
+            self._unlisted += 1
+            return
+        self._errors.append(_entry(seq, mhs_code, detail[:_LONGEST_DETAIL]))
+
+
+@attrs.define
+class _Place:
+    """Where a receipt says that it stands, and the digest that its content has there."""
+
+    seq: int
+    prev_digest: str
+    digest: str
+    computed: str | None = None
+
+
+def _place_of(receipt: Mapping[str, Any]) -> _Place | None:
+    evidence = receipt.get("evidence")
+    if not isinstance(evidence, Mapping):
+        return None
+    seq, prev_digest, stated = (evidence.get(name) for name in ("seq", "prev_digest", "digest"))
+    if type(seq) is float and seq.is_integer():
+        seq = int(seq)
+    if type(seq) is not int or seq < 1 or not isinstance(prev_digest, str) or not isinstance(stated, str):
+        return None
+    return _Place(seq, prev_digest, stated)
+
+
+def _recompute(receipt: Mapping[str, Any], prev_digest: str) -> str | None:
+    """The digest that the receipt's content has after `prev_digest`; None when it has no canonical form.
+
+    An answer to a repeated command says `replayed: true`; the chain holds it as false.
+    """
+    body = {name: value for name, value in receipt.items() if name != "evidence"}
+    if body.get("replayed") is True:
+        body["replayed"] = False
+    try:
+        return sha256_text(canonical(body) + prev_digest.encode())
+    except (NotCanonical, UnicodeEncodeError):
+        return None
+
+
+def _digest_or_none(value: Mapping[str, Any]) -> str | None:
+    try:
+        return digest(value)
+    except NotCanonical:
+        return None
+
+
+def _entry(seq: int | None, mhs_code: str, detail: str) -> dict[str, Any]:
+    return {"seq": seq, "mhs_code": mhs_code, "detail": detail}

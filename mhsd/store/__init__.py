@@ -1,0 +1,74 @@
+"""Receipts in their chain, commands in flight, and the e-stop latch, on a disk [MHSD-5, OP-001, OP-006]."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import trio
+
+from mhsd.store.database import Connect, connect
+from mhsd.store.entries import (
+    CommandRow,
+    Entry,
+    Intent,
+    Page,
+    Receipt,
+    StoredReceipt,
+    StoreFailed,
+    VoidIntent,
+)
+from mhsd.store.files import open_files
+from mhsd.store.latch import LatchRecord
+from mhsd.store.store import Store
+from mhsd.store.writer import Ticket
+
+__all__ = [
+    "CommandRow",
+    "Connect",
+    "Entry",
+    "Intent",
+    "LatchRecord",
+    "Page",
+    "Receipt",
+    "Store",
+    "StoreFailed",
+    "StoredReceipt",
+    "Ticket",
+    "VoidIntent",
+    "open_store",
+]
+
+
+@asynccontextmanager
+async def open_store(
+    state_dir: Path | None,
+    *,
+    endpoint_id: str,
+    mhs_version: str,
+    created_at: str,
+    device_ids: Sequence[str] = (),
+    inline: bool = False,
+    connect: Connect = connect,
+) -> AsyncIterator[Store]:
+    """The store in `state_dir`, or without one in a private temporary directory that is removed at the end.
+
+    With a state directory every receipt is flushed before its ticket answers. `created_at` (RFC 3339) dates the
+    genesis record of a new store. `device_ids` are the served devices, which count as latched where the latch file
+    cannot be read. `inline` writes in the event loop, for tests on a test clock. `connect` opens the writing
+    connection. Raises StartError in one line for a directory or file that cannot be used.
+    """
+    genesis = {"endpoint_id": endpoint_id, "created_at": created_at, "mhs_version": mhs_version}
+    with open_files(state_dir, genesis, device_ids, connect) as files:
+        store = Store(files, inline=inline)
+        failure: Exception | None = None
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(store.run)
+            try:
+                yield store
+            except Exception as error:
+                # Raised again below: out of the nursery it would come inside a group.
+                failure = error
+            finally:
+                await store.close()
+        if failure is not None:
+            raise failure

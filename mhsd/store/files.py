@@ -1,0 +1,120 @@
+"""The files of a store, opened together: the directory and its lock, the database, the latch."""
+
+import json
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Literal
+
+import attrs
+
+from mhsd.base.errors import StartError
+from mhsd.store.database import DATABASE_FILE, Connect, open_database, open_reader
+from mhsd.store.directories import open_scratch_dir, open_state_dir, remove_scratch_dir, sync_directory
+from mhsd.store.latch import LATCH_FILE, EveryDeviceLatched, LatchFile, LatchRecord, open_latch
+from mhsd.store.receipts import PageReader, ReceiptReader
+from mhsd.wire.canonical import canonical
+
+Genesis = Mapping[str, str]
+
+
+@attrs.frozen(eq=False)
+class StoreFiles:
+    """The open files of a store, and what they said when they were opened."""
+
+    kind: Literal["memory", "state_dir"]
+    genesis: Genesis
+    latched: Mapping[str, LatchRecord]
+    writer: sqlite3.Connection
+    reader: ReceiptReader
+    pages: PageReader
+    latch: LatchFile | None
+
+    def close(self) -> None:
+        """Close all of it. The last connection empties the log into the database; after a failure it may not."""
+        for connection in (self.reader, self.pages, self.writer):
+            with suppress(sqlite3.Error):
+                connection.close()
+        if self.latch is not None:
+            self.latch.close()
+
+
+@contextmanager
+def open_files(
+    state_dir: Path | None, genesis: Genesis, device_ids: Sequence[str], connect: Connect
+) -> Iterator[StoreFiles]:
+    """The files of a state directory, or of a private temporary one that is removed at the end.
+
+    `genesis` becomes that of a new store; an existing one keeps its own. StartError in one line.
+    """
+    if state_dir is None:
+        scratch, lock = open_scratch_dir()
+        try:
+            files = _open(scratch, "memory", genesis, device_ids, connect)
+            try:
+                yield files
+            finally:
+                files.close()
+        finally:
+            remove_scratch_dir(scratch, lock)
+        return
+    lock = open_state_dir(state_dir)
+    try:
+        files = _open(state_dir, "state_dir", genesis, device_ids, connect)
+        try:
+            yield files
+        finally:
+            files.close()
+    finally:
+        lock.release()
+
+
+def _open(
+    directory: Path,
+    kind: Literal["memory", "state_dir"],
+    genesis: Genesis,
+    device_ids: Sequence[str],
+    connect: Connect,
+) -> StoreFiles:
+    path = directory / DATABASE_FILE
+    durable = kind == "state_dir"
+    latch: LatchFile | None = None
+    latched: Mapping[str, LatchRecord] = {}
+    if durable:
+        # The latch comes first: a database without one is then never an interrupted beginning.
+        latch = open_latch(directory / LATCH_FILE, fresh=not path.exists(), now=genesis["created_at"])
+        latched = latch.latched
+    created_at = genesis["created_at"]
+    writer = open_database(path, durable=durable, created_at=created_at, connect=connect)
+    try:
+        genesis = _settle_genesis(writer, path, genesis)
+        reader = ReceiptReader(open_reader(path))
+        pages = PageReader(open_reader(path))
+        if durable:
+            sync_directory(directory)
+        if isinstance(latched, EveryDeviceLatched):
+            latched = latched.naming([*device_ids, *reader.device_ids()])
+    except (OSError, sqlite3.Error) as error:
+        writer.close()
+        raise StartError(f"{path} is not a usable receipt store: {error}", 2) from None
+    except StartError:
+        writer.close()
+        raise
+    return StoreFiles(kind, genesis, latched, writer, reader, pages, latch)
+
+
+def _settle_genesis(writer: sqlite3.Connection, path: Path, genesis: Genesis) -> Genesis:
+    """The genesis record of the store, written with the first start; it must be of this endpoint."""
+    rows = writer.execute("SELECT value FROM meta WHERE name = 'genesis'").fetchall()
+    if not rows:
+        writer.execute("INSERT INTO meta (name, value) VALUES ('genesis', ?)", (canonical(genesis).decode(),))
+        return genesis
+    existing: Genesis = json.loads(rows[0][0])
+    if existing["endpoint_id"] != genesis["endpoint_id"]:
+        raise StartError(
+            f"state directory {path.parent} belongs to endpoint {existing['endpoint_id']}, "
+            f"not to {genesis['endpoint_id']}: give --endpoint-id or another --state-dir",
+            1,
+        )
+    return existing

@@ -1,0 +1,164 @@
+"""Reading the store: look-ups by an index each, and pages of the chain."""
+
+import sqlite3
+from contextlib import closing
+from threading import Lock
+from typing import Any
+
+from mhsd.store.entries import CommandRow, Page, StoredReceipt
+from mhsd.wire.json_text import count_items
+
+_COMMAND = "device_id, command_id, input_digest, principal_id, operation_id, session_id"
+_STORED = "seq, prev_digest, digest, body"
+
+# The columns are constants of this module.
+_FINAL_OF_COMMAND = f"""
+SELECT {_COMMAND}, {_STORED} FROM receipts
+WHERE device_id = ? AND command_id = ? AND kind = 'final' ORDER BY seq LIMIT 1
+"""  # noqa: S608
+_OUTCOME_OF_OPERATION = f"""
+SELECT {_COMMAND}, {_STORED} FROM receipts
+WHERE operation_id = ? AND kind <> 'interim' ORDER BY seq LIMIT 1
+"""  # noqa: S608
+_LAST_OF_COMMAND = f"""
+SELECT {_STORED} FROM receipts
+WHERE device_id = ? AND command_id = ? AND kind = ? ORDER BY seq DESC LIMIT 1
+"""  # noqa: S608
+_BY_ID = f"SELECT {_STORED} FROM receipts WHERE receipt_id = ?"  # noqa: S608
+_INTENTS = f"SELECT slot, {_COMMAND}, body FROM intents ORDER BY slot"  # noqa: S608
+
+
+class ReceiptReader:
+    """Look-ups on a connection of its own, by the thread that opened it; tens of microseconds each."""
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self._db = db
+
+    def close(self) -> None:
+        self._db.close()
+
+    def final_of_command(self, device_id: str, command_id: str) -> CommandRow | None:
+        return _command(self._first(_FINAL_OF_COMMAND, device_id, command_id))
+
+    def outcome_of_operation(self, operation_id: str) -> CommandRow | None:
+        return _command(self._first(_OUTCOME_OF_OPERATION, operation_id))
+
+    def last_of_command(self, device_id: str, command_id: str, kind: str) -> StoredReceipt | None:
+        return _stored(self._first(_LAST_OF_COMMAND, device_id, command_id, kind))
+
+    def by_id(self, receipt_id: str) -> StoredReceipt | None:
+        return _stored(self._first(_BY_ID, receipt_id))
+
+    def head(self) -> tuple[int, str] | None:
+        row = self._first("SELECT seq, digest FROM receipts ORDER BY seq DESC LIMIT 1")
+        return None if row is None else (row[0], row[1])
+
+    def intents(self) -> list[tuple[Any, ...]]:
+        """(slot, device_id, command_id, input_digest, principal_id, operation_id, session_id, body), by slot."""
+        return self._db.execute(_INTENTS).fetchall()
+
+    def revisions(self) -> dict[str, int]:
+        return dict(self._db.execute("SELECT device_id, revision FROM devices").fetchall())
+
+    def device_ids(self) -> list[str]:
+        """Every device that has a receipt, a revision or a command in flight."""
+        return [
+            row[0]
+            for row in self._db.execute(
+                "SELECT device_id FROM devices UNION SELECT device_id FROM intents"
+                " UNION SELECT DISTINCT device_id FROM receipts"
+            ).fetchall()
+        ]
+
+    def _first(self, sql: str, *parameters: Any) -> tuple[Any, ...] | None:
+        rows = self._db.execute(sql, parameters).fetchall()
+        return rows[0] if rows else None
+
+
+class PageReader:
+    """Pages on a connection of its own; any thread may ask, one at a time."""
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self._db = db
+        self._lock = Lock()
+
+    def close(self) -> None:
+        with self._lock:
+            self._db.close()
+
+    def page(
+        self,
+        since_seq: int,
+        *,
+        device_id: str | None,
+        session_id: str | None,
+        max_receipts: int,
+        max_bytes: int,
+        max_items: int,
+    ) -> Page:
+        """The receipts after `since_seq`, up to the first limit that is reached, but at least one if there is one."""
+        where, chosen = _selection(device_id, session_id)
+        receipts: list[StoredReceipt] = []
+        bytes_left, items_left = max_bytes, max_items
+        with self._lock:
+            # One read transaction, so that the page and what remains after it speak of one moment.
+            self._db.execute("BEGIN")
+            try:
+                rows = self._db.execute(
+                    f"SELECT {_STORED} FROM receipts WHERE seq > ?{where} ORDER BY seq LIMIT ?",  # noqa: S608
+                    (since_seq, *chosen, max_receipts),
+                )
+                with closing(rows):
+                    for row in rows:
+                        receipt = StoredReceipt(*row)
+                        wire = receipt.wire().data
+                        bytes_left -= len(wire) + 1
+                        items_left -= count_items(wire) + 1
+                        if receipts and (bytes_left < 0 or items_left < 0):
+                            break
+                        receipts.append(receipt)
+                last = receipts[-1].seq if receipts else since_seq
+                return Page(tuple(receipts), last, self._remaining(last, where, chosen))
+            finally:
+                self._db.execute("COMMIT")
+
+    def _remaining(self, last: int, where: str, chosen: list[str]) -> int:
+        if not chosen:
+            # The chain has no holes, so nothing need be counted.
+            rows = self._db.execute("SELECT max(seq) FROM receipts").fetchall()
+            return max(0, (rows[0][0] or 0) - last)
+        count = f"SELECT count(*) FROM receipts WHERE seq > ?{where}"  # noqa: S608
+        remaining: int = self._db.execute(count, (last, *chosen)).fetchall()[0][0]
+        return remaining
+
+
+def _selection(device_id: str | None, session_id: str | None) -> tuple[str, list[str]]:
+    where, chosen = "", []
+    if session_id is not None:
+        where += " AND session_id = ?"
+        chosen.append(session_id)
+    if device_id is not None:
+        # The unary plus keeps SQLite from the device's index where the session's is the narrower one.
+        where += " AND +device_id = ?" if session_id is not None else " AND device_id = ?"
+        chosen.append(device_id)
+    return where, chosen
+
+
+def _stored(row: tuple[Any, ...] | None) -> StoredReceipt | None:
+    return None if row is None else StoredReceipt(*row)
+
+
+def _command(row: tuple[Any, ...] | None) -> CommandRow | None:
+    if row is None:
+        return None
+    device_id, command_id, input_digest, principal_id, operation_id, session_id = row[:6]
+    return CommandRow(
+        device_id=device_id,
+        command_id=command_id,
+        input_digest=input_digest,
+        principal_id=principal_id,
+        operation_id=operation_id or "",
+        session_id=session_id,
+        state="final",
+        final=StoredReceipt(*row[6:]),
+    )

@@ -1,0 +1,172 @@
+"""The one writer: everything that waits goes to the disk in one transaction, and one failure ends all writing.
+
+The batch fills by itself while the one before it is being flushed; no timer is needed. After a failed write the
+state of the file is unknown, so nothing is tried again: the store is read-only until a restart (fail-stop).
+"""
+
+import logging
+import sqlite3
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+
+import attrs
+import trio
+
+from mhsd.store.entries import StoredReceipt, StoreFailed
+from mhsd.store.ledger import Staged, Statement
+
+log = logging.getLogger("mhsd.store")
+
+MOST_PER_COMMIT = 64
+"""Calls of `put` that share a transaction."""
+CHECKPOINT_COMMITS = 512
+CHECKPOINT_BYTES = 8 << 20
+"""After this many commits, or bytes of receipts, the log is copied into the database, even under load."""
+IDLE_S = 1.0
+"""After so long without work the same is done with what little there is."""
+
+
+class Ticket:
+    """What `put` gave: `receipts` have their places in the chain already, `wait` says when they are durable."""
+
+    def __init__(self, receipts: tuple[StoredReceipt, ...]) -> None:
+        self.receipts = receipts
+        self._done = trio.Event()
+        self._failure: str | None = None
+
+    async def wait(self) -> tuple[StoredReceipt, ...]:
+        """The receipts, once they are on the disk; StoreFailed where they cannot be. Cancelling it harms nothing."""
+        await self._done.wait()
+        if self._failure is not None:
+            raise StoreFailed(self._failure)
+        return self.receipts
+
+    def succeed(self) -> None:
+        self._done.set()
+
+    def fail(self, reason: str) -> None:
+        self._failure = reason
+        self._done.set()
+
+
+@attrs.frozen
+class _Work:
+    staged: Staged
+    ticket: Ticket
+
+
+class Writer:
+    """Owns the writing connection. `on_landed` and `on_failed` run in the event loop, before the tickets are told."""
+
+    def __init__(
+        self,
+        db: sqlite3.Connection,
+        *,
+        inline: bool,
+        on_landed: Callable[[Staged], None],
+        on_failed: Callable[[], None],
+    ) -> None:
+        self._db = db
+        self._inline = inline
+        self._on_landed, self._on_failed = on_landed, on_failed
+        self._limiter = trio.CapacityLimiter(1)
+        self._waiting: deque[_Work] = deque()
+        self._wake = trio.Event()
+        self._scope = trio.CancelScope(shield=True)
+        self._closing = False
+        self._commits = 0
+        self._bytes = 0
+        self.failure: str | None = None
+
+    def submit(self, staged: Staged, ticket: Ticket) -> None:
+        """Hand over the next entries of the chain; the order of the calls is the order on the disk."""
+        self._waiting.append(_Work(staged, ticket))
+        self._wake.set()
+
+    async def run(self) -> None:
+        """The writing task. It ends after `close`, when everything that was handed over is written."""
+        with self._scope:
+            while self._waiting or not self._closing:
+                if self._waiting:
+                    await self._commit_next()
+                else:
+                    await self._rest()
+        if self._waiting:
+            self._fail("the store was closed before it could write", ())
+
+    def close(self, cancel: bool = False) -> None:
+        """Let `run` end; with `cancel` without waiting for a disk that does not answer."""
+        self._closing = True
+        self._wake.set()
+        if cancel:
+            self._scope.cancel()
+
+    async def _commit_next(self) -> None:
+        batch = [self._waiting.popleft() for _ in range(min(MOST_PER_COMMIT, len(self._waiting)))]
+        statements = [statement for work in batch for statement in work.staged.statements]
+        try:
+            await self._elsewhere(lambda: self._commit(statements))
+        except Exception as error:
+            # Named boundary: whatever kept the write from the disk, the chain must not go on after it.
+            self._fail(f"a write failed: {error}", batch)
+            return
+        except trio.Cancelled:
+            self._fail("the store was closed while the disk did not answer", batch)
+            raise
+        for work in batch:
+            self._on_landed(work.staged)
+        for work in batch:
+            work.ticket.succeed()
+        self._commits += 1
+        self._bytes += sum(len(receipt.data) for work in batch for receipt in work.staged.receipts)
+        if self._commits >= CHECKPOINT_COMMITS or self._bytes >= CHECKPOINT_BYTES:
+            await self._checkpoint()
+
+    async def _rest(self) -> None:
+        if self._commits and not self._inline:
+            with trio.move_on_after(IDLE_S):
+                await self._wake.wait()
+            if not self._wake.is_set():
+                await self._checkpoint()
+        else:
+            await self._wake.wait()
+        self._wake = trio.Event()
+
+    async def _checkpoint(self) -> None:
+        self._commits = self._bytes = 0
+        try:
+            # The rows must be fetched: an unfinished statement would keep the next transaction from committing.
+            await self._elsewhere(lambda: self._db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall())
+        except Exception as error:
+            # Named boundary, as above.
+            self._fail(f"a checkpoint failed: {error}", ())
+
+    def _commit(self, statements: list[Statement]) -> None:
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            for sql, parameters in statements:
+                self._db.execute(sql, parameters)
+            self._db.execute("COMMIT")
+        except BaseException:
+            with suppress(sqlite3.Error):
+                self._db.execute("ROLLBACK")
+            raise
+
+    def _fail(self, reason: str, batch: "list[_Work] | tuple[()]") -> None:
+        if self.failure is None:
+            self.failure = reason
+            log.critical("the receipt store stops: %s; restart after the cause is mended", reason)
+        lost = [*batch, *self._waiting]
+        self._waiting.clear()
+        self._on_failed()
+        for work in lost:
+            work.ticket.fail(self.failure)
+
+    async def _elsewhere(self, work: Callable[[], object]) -> None:
+        if self._inline:
+            work()
+            await trio.lowlevel.checkpoint()
+        else:
+            # Abandoned only when the closing deadline has passed: nothing else cancels this scope.
+            await trio.to_thread.run_sync(work, limiter=self._limiter, abandon_on_cancel=True)

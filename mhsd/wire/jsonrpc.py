@@ -51,7 +51,7 @@ Call = Request | Notification | Malformed
 class Batch:
     """A non-empty array of calls within the limit, in the order in which they were sent [PROTO-007]."""
 
-    items: tuple[Call, ...]
+    calls: tuple[Call, ...]
 
 
 def parse_message(value: Any, *, max_batch: int) -> Call | Batch:

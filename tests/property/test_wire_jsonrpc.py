@@ -63,7 +63,7 @@ def test_a_batch_is_its_elements_or_refused_whole(value: list[Any], max_batch: i
     found = parse_message(value, max_batch=max_batch)
     if 0 < len(value) <= max_batch:
         assert isinstance(found, Batch)
-        assert [type(call) for call in found.items] == [type(classify(element)) for element in value]
+        assert [type(call) for call in found.calls] == [type(classify(element)) for element in value]
     else:
         assert isinstance(found, Malformed)
         assert found.id is None

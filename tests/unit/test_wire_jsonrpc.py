@@ -98,7 +98,7 @@ def test_one_message_is_no_batch() -> None:
 def test_a_batch_keeps_its_order_and_judges_every_element_by_itself() -> None:
     found = parse_message([call(id=1), without("id"), [], call(id=2, params=[])], max_batch=4)
     assert isinstance(found, Batch)
-    first, second, third, fourth = found.items
+    first, second, third, fourth = found.calls
     assert first == Request(1, "mhs.hello", {})
     assert second == Notification("mhs.hello", {})
     assert isinstance(third, Malformed)

@@ -39,10 +39,10 @@ def guarded(program: str, argv: list[str], run: Callable[[], int]) -> int:
     except MHSError as problem:
         return report(program, problem, as_json=wants_json(argv))
     except Exception as defect:  # The outermost boundary: a defect is one line too.
-        if os.environ.get("MHSD_TRACEBACK"):
+        if os.environ.get("MHS_TRACEBACK"):
             raise
         message = f"{type(defect).__name__}: {defect}"
-        hint = "This is a defect of the program; run again with MHSD_TRACEBACK=1 and report what it prints."
+        hint = "This is a defect of the program; run again with MHS_TRACEBACK=1 and report what it prints."
         return report(program, error("MHS.INTERNAL.ERROR", message, hint), as_json=wants_json(argv))
 
 

@@ -93,6 +93,8 @@ def _status_details(entry: Mapping[str, Any]) -> list[str]:
     if failure:
         return [value(failure.get("message")), value(failure.get("remediation") or "")]
     details = []
+    if entry.get("available") is False:
+        details.append("not available: it takes no commands until an operator has looked at it")
     safe_state = _object(entry.get("safe_state"))
     if safe_state.get("description"):
         details.append(f"safe state  {value(safe_state['description'])}")

@@ -1,0 +1,67 @@
+"""Every command explains itself, and the guide says what the programs do."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from mhsd.base.resources import spec_file
+from mhsd.cli import exits
+from mhsd.cli.table import COMMANDS
+from mhsd.config import OPTIONS
+from tests.cli.conftest import ctl
+
+GUIDE = spec_file("guide", "cli.md").read_text()
+
+
+@pytest.mark.parametrize("name", [command.name for command in COMMANDS] + ["inspect"])
+def test_every_command_has_help_with_an_example(name: str) -> None:
+    done = ctl(*name.split(), "--help")
+    assert (done.code, done.err) == (0, "")
+    assert re.search(r"Examples:\n +mhsctl ", done.out)
+    assert "None" not in done.out
+
+
+@pytest.mark.parametrize("program", ["mhsctl", "mhs", "openmhs"])
+def test_the_program_lists_every_command_under_each_of_its_names(program: str) -> None:
+    done = ctl("--help", program=program)
+    assert done.code == 0
+    assert f"Usage: {program} " in done.out
+    listed = re.findall(r"^  ([a-z]+)  ", done.out.split("Commands:")[1], re.MULTILINE)
+    assert set(listed) == {command.name.split()[0] for command in COMMANDS}
+
+
+def test_the_module_is_the_program_too() -> None:
+    done = ctl("-m", "mhsd", "version", "--json", program="python")
+    assert done.json == ctl("version", "--json").json
+
+
+def test_commands_of_later_issues_are_not_listed() -> None:
+    for name in ("conform", "driver", "registry", "discover", "run", "watch", "token", "ops", "gateway"):
+        assert ctl(name).code == 2
+
+
+@pytest.mark.parametrize("words", [("mhsd", "--help"), ("mhsctl", "serve", "--help")], ids=" ".join)
+def test_the_daemons_help_has_every_option_of_the_configuration(words: tuple[str, ...]) -> None:
+    done = ctl(*words[1:], program=words[0])
+    assert done.code == 0
+    for option in OPTIONS:
+        assert (option.metavar if option.positional else option.flag) in done.out
+
+
+def test_the_guide_has_a_document_for_every_command() -> None:
+    titles = re.findall(r"^### (.+)$", GUIDE, re.MULTILINE)
+    named = {name.strip() for title in titles for name in title.split(",")}
+    assert {command.name for command in COMMANDS} - {"serve"} <= named
+
+
+def test_the_guide_has_the_exit_codes_of_the_table() -> None:
+    section = GUIDE.split("## Exit codes")[1].split("## ")[0]
+    codes = {int(code) for code in re.findall(r"^\| (\d+) \|", section, re.MULTILINE)}
+    assert codes == {exits.OK, exits.FAILED, exits.USAGE, exits.TRANSPORT, exits.AUTH, exits.INTERRUPTED}
+
+
+def test_completion_knows_the_commands() -> None:
+    done = ctl(_MHSCTL_COMPLETE="complete_bash", COMP_WORDS="mhsctl de", COMP_CWORD="1")
+    assert done.out.split() == ["devices", "describe"]

@@ -4,12 +4,16 @@ Decides what a digest covers and what makes a bundle valid. Where receipts are k
 others.
 """
 
+import re
 from collections.abc import Callable, Mapping
-from typing import Any
+from functools import cache
+from typing import Any, TypeGuard
 
 import attrs
 
-from mhsd.wire.canonical import NotCanonical, canonical, digest, sha256_text
+from mhsd.base.resources import schema_document
+from mhsd.wire.canonical import MAX_SAFE_INTEGER, NotCanonical, canonical, digest, sha256_text
+from mhsd.wire.schema import Validator, compile_schema
 
 CHAIN_BROKEN = "MHS.EVIDENCE.CHAIN_BROKEN"
 RECEIPT_INVALID = "MHS.EVIDENCE.RECEIPT_INVALID"
@@ -20,6 +24,7 @@ MOST_ERRORS = 256
 """Errors that a report lists; a further entry counts the others, so that a report always fits a message."""
 
 _LONGEST_DETAIL = 1000
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 def link(body: Mapping[str, Any], prev_digest: str) -> tuple[bytes, str]:
@@ -43,7 +48,17 @@ ReceiptErrors = Callable[[dict[str, Any]], list[str]]
 """What is wrong with a receipt by its schema, one sentence each."""
 
 
-def verify_bundle(bundle: Any, receipt_errors: ReceiptErrors) -> dict[str, Any]:
+def receipt_errors(receipt: dict[str, Any]) -> list[str]:
+    """What receipt.schema.json has against a receipt [EVID-004]; the first call compiles the schema."""
+    return [f"{error['path'] or '/'}: {error['message']}" for error in _receipt_schema().errors(receipt)]
+
+
+@cache
+def _receipt_schema() -> Validator:
+    return compile_schema(schema_document("receipt"), resolve=schema_document)
+
+
+def verify_bundle(bundle: Any, receipt_errors: ReceiptErrors = receipt_errors) -> dict[str, Any]:
     """The report on a bundle of any endpoint: `{valid, checked, head_digest, errors, from_seq, contiguous}`.
 
     Never raises for a bad bundle: what cannot be read is an error of the report [EVID-003, EVID-004].
@@ -71,12 +86,13 @@ class BundleCheck:
         self._checked = 0
         self._from_seq: int | None = None
         self._last: _Place | None = None
+        self._contiguous = True
         receipts = self._bundle.get("receipts")
         self.receipts: list[Any] = receipts if isinstance(receipts, list) else []
         self._selection = self._bundle.get("selection") is not None
-        self._genesis = self._check_head_of(bundle)
+        self._genesis: str | None = self._check_envelope(bundle)
 
-    def _check_head_of(self, bundle: Any) -> str | None:
+    def _check_envelope(self, bundle: Any) -> str | None:
         """What the bundle says of itself; returns the digest that stands before the first receipt."""
         if not isinstance(bundle, Mapping):
             self._error(None, RECEIPT_INVALID, "the bundle is no JSON object")
@@ -87,8 +103,8 @@ class BundleCheck:
             self._error(None, RECEIPT_INVALID, f"bundle_version is not {BUNDLE_VERSION}")
         info = bundle.get("endpoint_info")
         stated = info.get("genesis_digest") if isinstance(info, Mapping) else None
-        if not isinstance(info, Mapping) or not isinstance(stated, str):
-            self._error(None, RECEIPT_INVALID, "endpoint_info.genesis_digest is missing")
+        if not isinstance(info, Mapping) or not _is_digest(stated):
+            self._error(None, RECEIPT_INVALID, "endpoint_info has no genesis_digest")
             return None
         self._check_genesis(info, stated)
         return stated
@@ -132,19 +148,19 @@ class BundleCheck:
     def _check_link(self, place: "_Place") -> None:
         before = self._last
         if place.seq == 1 and place.prev_digest != self._genesis:
+            self._contiguous = False
             self._error(1, CHAIN_BROKEN, "prev_digest is not the genesis digest")
-        if before is None:
-            return
-        if self._selection and place.seq > before.seq + 1:
+        if before is None or (self._selection and place.seq > before.seq + 1):
             return
         if place.seq != before.seq + 1:
+            self._contiguous = False
             self._error(place.seq, CHAIN_BROKEN, f"seq {place.seq} follows seq {before.seq}")
         elif place.prev_digest != before.digest:
+            self._contiguous = False
             self._error(place.seq, CHAIN_BROKEN, "prev_digest is not the digest of the receipt before")
 
     def report(self) -> dict[str, Any]:
         """The verification report, after the last receipt; call it once."""
-        broken = any(error["mhs_code"] == CHAIN_BROKEN for error in self._errors)
         self._check_head()
         if self._unlisted:
             self._errors.append(_entry(None, CHAIN_BROKEN, f"{self._unlisted} further errors are not listed"))
@@ -154,7 +170,7 @@ class BundleCheck:
             "head_digest": self._genesis if self._last is None else self._last.computed,
             "errors": self._errors,
             "from_seq": self._from_seq,
-            "contiguous": not self._selection and not broken,
+            "contiguous": self._contiguous and not self._selection,
         }
 
     def _check_head(self) -> None:
@@ -189,9 +205,15 @@ def _place_of(receipt: Mapping[str, Any]) -> _Place | None:
     seq, prev_digest, stated = (evidence.get(name) for name in ("seq", "prev_digest", "digest"))
     if type(seq) is float and seq.is_integer():
         seq = int(seq)
-    if type(seq) is not int or seq < 1 or not isinstance(prev_digest, str) or not isinstance(stated, str):
+    if type(seq) is not int or not 1 <= seq <= MAX_SAFE_INTEGER:
         return None
-    return _Place(seq, prev_digest, stated)
+    if not isinstance(prev_digest, str) or not isinstance(stated, str):
+        return None
+    return _Place(seq, prev_digest, stated) if _is_digest(prev_digest) and _is_digest(stated) else None
+
+
+def _is_digest(value: Any) -> TypeGuard[str]:
+    return isinstance(value, str) and _DIGEST.fullmatch(value) is not None
 
 
 def _recompute(receipt: Mapping[str, Any], prev_digest: str) -> str | None:
@@ -204,7 +226,7 @@ def _recompute(receipt: Mapping[str, Any], prev_digest: str) -> str | None:
         body["replayed"] = False
     try:
         return sha256_text(canonical(body) + prev_digest.encode())
-    except (NotCanonical, UnicodeEncodeError):
+    except NotCanonical:
         return None
 
 

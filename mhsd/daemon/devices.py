@@ -35,7 +35,7 @@ def load_devices(config: Config, *, operator_configured: bool) -> list[LoadedDev
                 f"two devices have the path {path}; give one another with NAME@/path", exit_code=2
             )
     for option in config.option:
-        _check_path(option.path, paths, f"--option {option.path}:{option.name}")
+        _check_path(option.path, paths, "--option")
     for path in config.arm if isinstance(config.arm, tuple) else ():
         _check_path(path, paths, "--arm")
     return devices
@@ -95,4 +95,4 @@ def _path_of(target: str) -> Any:
 
 def _check_path(path: str, paths: Sequence[str], where: str) -> None:
     if path not in paths:
-        raise StartError(f"{where} names no device that is served; they are {', '.join(paths)}", exit_code=2)
+        raise StartError(f"{where}: no device at {path} is served; there are {', '.join(paths)}", exit_code=2)

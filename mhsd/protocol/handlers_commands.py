@@ -17,7 +17,7 @@ from mhsd.protocol.context import Context, timed_out
 from mhsd.services.carriage import Answer
 from mhsd.services.served_device import ServedDevice
 from mhsd.store import CommandRow
-from mhsd.wire.canonical import NotCanonical, canonical
+from mhsd.wire.canonical import MAX_SAFE_INTEGER, NotCanonical, canonical
 from mhsd.wire.json_text import Raw
 from mhsd.wire.params import (
     CommandParams,
@@ -157,7 +157,7 @@ def _attempt(
     try:
         digest = input_digest(capability_id, resource, value)
         # What was hashed is what the driver gets: 1e2 as 100, -0.0 as 0, 5.0 as 5.
-        value = json.loads(canonical(value))
+        value = json.loads(canonical(value), parse_int=_plain_number)
     except NotCanonical as error:
         raise Fault(
             "MHS.CAPABILITY.INPUT_INVALID",
@@ -183,6 +183,12 @@ def _attempt(
         trace_id=params.trace_id,
         state_schema=_state_schema(device, resource),
     )
+
+
+def _plain_number(digits: str) -> int | float:
+    """Canonical JSON writes 1e16 as digits; only what a double holds exactly is taken for an integer."""
+    number = int(digits)
+    return number if abs(number) <= MAX_SAFE_INTEGER else float(digits)
 
 
 def _state_schema(device: ServedDevice, resource: str | None) -> Mapping[str, Any] | None:

@@ -54,6 +54,17 @@ def digest(value: Any) -> str:
     return sha256_text(canonical(value))
 
 
+def stays_canonical(value: Any) -> bool:
+    """Whether a reader of the canonical bytes can make the same bytes again.
+
+    RFC 8785 writes 1e16 as digits, which most readers take for an integer, and that has no canonical form.
+    """
+    try:
+        return canonical(json.loads(canonical(value))) is not None
+    except NotCanonical:
+        return False
+
+
 def sha256_text(data: bytes) -> str:
     """`sha256:<64 lowercase hex>` of `data` itself."""
     return "sha256:" + hashlib.sha256(data).hexdigest()

@@ -17,6 +17,7 @@ from mhsd.core.limits import LimitFacts, limit_refusal
 from mhsd.core.patches import patch_refusal
 from mhsd.core.permits import Permit
 from mhsd.core.sessions import Session
+from mhsd.wire.json_text import excerpt
 
 CONFIGURE = "cap.device.configure.v1"
 
@@ -186,7 +187,11 @@ def _mode_allows(attempt: Attempt, device: DeviceView) -> Fault | None:
 def _armed(attempt: Attempt, device: DeviceView) -> Fault | None:
     if device.armed or not attempt.actuating:
         return None
-    return Fault("MHS.AUTH.HARDWARE_DISABLED", f"{attempt.device_id} is hardware and is not armed")
+    return Fault(
+        "MHS.AUTH.HARDWARE_DISABLED",
+        f"{attempt.device_id} is hardware and is not armed",
+        details={"reason": "not_armed"},
+    )
 
 
 def _available(attempt: Attempt, device: DeviceView) -> Fault | None:
@@ -219,9 +224,10 @@ def _input_valid(attempt: Attempt, _: DeviceView) -> Fault | None:
     if not errors:
         return None
     first = errors[0]
+    where = excerpt(first["path"]) or "/"
     return Fault(
         "MHS.CAPABILITY.INPUT_INVALID",
-        f"the input does not match the schema of {attempt.capability_id}: {first['path'] or '/'}: {first['message']}",
+        f"the input does not match the schema of {attempt.capability_id}: {where}: {first['message']}",
         details={"errors": errors},
     )
 

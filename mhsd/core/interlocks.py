@@ -13,10 +13,17 @@ def interlock_states(ids: Iterable[str], reading: Mapping[str, str] | None) -> l
 
 def interlock_refusal(ids: Iterable[str], reading: Mapping[str, str] | None) -> Fault | None:
     """MHS.SAFETY.INTERLOCK_OPEN naming the open ones, or None when every one reads closed."""
-    wanted = tuple(ids)
-    opened = [entry for entry in interlock_states(wanted, reading) if entry["state"] == "open"]
+    opened = [entry for entry in interlock_states(ids, reading) if entry["state"] == "open"]
     if not opened:
         return None
+    known = reading or {}
+    unread = [entry["id"] for entry in opened if known.get(entry["id"]) != "open"]
     names = ", ".join(entry["id"] for entry in opened)
-    unreadable = "" if reading is not None else " (it could not be read, which counts as open)"
-    return Fault("MHS.SAFETY.INTERLOCK_OPEN", f"interlock open: {names}{unreadable}", interlocks=opened)
+    why = f"; not readable, which counts as open: {', '.join(unread)}" if unread else ""
+    return Fault(
+        "MHS.SAFETY.INTERLOCK_OPEN",
+        f"interlock open: {names}{why}",
+        # Only where no door can be closed to mend it is reading the interlock again the remedy.
+        details={"reason": "unreadable"} if len(unread) == len(opened) else None,
+        interlocks=opened,
+    )

@@ -10,7 +10,10 @@ from mhsd.base.errors import Fault
 
 @attrs.define(eq=False)
 class Permit:
-    """Its state moves issued → reserved → used; a refusal before the driver call gives it back."""
+    """Its state moves issued → reserved → used; a refusal before the driver call gives it back.
+
+    `ended` says that its session is over: one that is given back after that is no longer anybody's.
+    """
 
     permit_id: str
     session_id: str
@@ -22,7 +25,8 @@ class Permit:
     expires_mono_s: float
     expires_at: str
     approvals: tuple[Mapping[str, Any], ...]
-    state: Literal["issued", "reserved", "used", "released"] = "issued"
+    state: Literal["issued", "reserved", "used"] = "issued"
+    ended: bool = False
 
     def scope(self) -> dict[str, str]:
         return {
@@ -84,7 +88,7 @@ class PermitBook:
     def _defect(
         permit: Permit | None, wanted: Mapping[str, str], session_id: str, own: bool, now_mono_s: float
     ) -> str | None:
-        if permit is None or permit.state == "released":
+        if permit is None or (permit.ended and not own):
             return "unknown"
         if permit.state == "used" or (permit.state == "reserved" and not own):
             return "already_used"
@@ -106,11 +110,14 @@ class PermitBook:
         return [
             {"permit_id": p.permit_id, "capability_id": p.capability_id, "expires_at": p.expires_at}
             for p in self._permits.values()
-            if p.device_id == device_id and p.state == "issued" and now_mono_s < p.expires_mono_s
+            if p.device_id == device_id
+            and p.state == "issued"
+            and not p.ended
+            and now_mono_s < p.expires_mono_s
         ]
 
     def release_session(self, session_id: str) -> None:
         """A session's permits end with it [SESS-004]."""
         for permit in self._permits.values():
-            if permit.session_id == session_id and permit.state == "issued":
-                permit.state = "released"
+            if permit.session_id == session_id:
+                permit.ended = True

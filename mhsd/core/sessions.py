@@ -1,6 +1,5 @@
 """Sessions and grants: what a session may do is fixed at its opening and only ever shrinks [SESS-001]."""
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, Protocol
@@ -78,8 +77,23 @@ class Session:
 
 
 def pattern_matches(pattern: str, capability_id: str) -> bool:
-    """`*` stands for any characters, dots included."""
-    return re.fullmatch(re.escape(pattern).replace(r"\*", ".*"), capability_id) is not None
+    """`*` stands for any characters, dots included.
+
+    Patterns are a caller's: this is linear, where a regular expression of many stars would never end.
+    """
+    first, *rest = pattern.split("*")
+    if not rest:
+        return pattern == capability_id
+    *middle, last = rest
+    at, end = len(first), len(capability_id) - len(last)
+    if at > end or not (capability_id.startswith(first) and capability_id.endswith(last)):
+        return False
+    for part in middle:
+        found = capability_id.find(part, at, end)
+        if found < 0:
+            return False
+        at = found + len(part)
+    return True
 
 
 def _asked_for(wanted: Iterable[Any], binding: GrantableBinding) -> bool:

@@ -9,29 +9,49 @@ from typing import Any
 
 from mhsd.wire.canonical import digest
 
+_Excluded = dict[str, "_Excluded | None"]
+"""By the parts of the pointers; None leaves out what is there as a whole."""
 
-def _pointer_parts(pointer: str) -> list[str]:
+
+def pointer_parts(pointer: str) -> list[str]:
+    """The reference tokens of a JSON pointer, unescaped [RFC 6901]."""
     return [part.replace("~1", "/").replace("~0", "~") for part in pointer.split("/")[1:]]
 
 
-def _without_one(value: Any, parts: list[str]) -> Any:
-    head, *rest = parts
-    if isinstance(value, Mapping) and head in value:
-        if not rest:
-            return {key: member for key, member in value.items() if key != head}
-        return {**value, head: _without_one(value[head], rest)}
-    if isinstance(value, list) and rest and head.isdigit() and int(head) < len(value):
-        index = int(head)
-        return [*value[:index], _without_one(value[index], rest), *value[index + 1 :]]
+def _excluded(pointers: Iterable[str]) -> _Excluded:
+    tree: _Excluded = {}
+    for parts in filter(None, map(pointer_parts, pointers)):
+        place: _Excluded | None = tree
+        for part in parts[:-1]:
+            if place is not None:
+                place = place.setdefault(part, {})
+        if place is not None:
+            place[parts[-1]] = None
+    return tree
+
+
+def _without(value: Any, excluded: _Excluded) -> Any:
+    if not excluded:
+        return value
+    if isinstance(value, Mapping):
+        return {
+            name: _without(member, excluded.get(name) or {})
+            for name, member in value.items()
+            if excluded.get(name, {}) is not None
+        }
+    if isinstance(value, list | tuple):
+        # All at once: an index means the place in the whole array, whatever else is left out.
+        return [
+            _without(member, excluded.get(str(index)) or {})
+            for index, member in enumerate(value)
+            if excluded.get(str(index), {}) is not None
+        ]
     return value
 
 
 def without_exclusions(state: Mapping[str, Any], exclusions: Iterable[str]) -> Any:
-    """The state as it is hashed. A pointer that points at nothing excludes nothing."""
-    kept: Any = state
-    for pointer in exclusions:
-        kept = _without_one(kept, _pointer_parts(pointer))
-    return kept
+    """The state as it is hashed. A pointer that points at nothing, or at the whole, excludes nothing."""
+    return _without(state, _excluded(exclusions))
 
 
 def resource_hash(state: Mapping[str, Any], exclusions: Iterable[str]) -> str:

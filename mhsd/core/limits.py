@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from mhsd.base.errors import Fault
+from mhsd.wire.canonical import MAX_SAFE_INTEGER
 
 
 class LimitFacts(Protocol):
@@ -27,6 +28,11 @@ def _outside(value: float, limit: LimitFacts) -> tuple[str, float] | None:
     return None
 
 
+def _recordable(value: float) -> float | str:
+    """The value as a receipt can hold it: what is written with more digits than a double keeps becomes a text."""
+    return value if abs(value) <= MAX_SAFE_INTEGER else repr(float(value))
+
+
 def limit_refusal(values: Any, limits: Mapping[str, LimitFacts]) -> Fault | None:
     """The first field outside its limits as MHS.SAFETY.ENVELOPE_VIOLATION, or None. Boundary values are inside."""
     if not isinstance(values, Mapping):
@@ -43,7 +49,7 @@ def limit_refusal(values: Any, limits: Mapping[str, LimitFacts]) -> Fault | None
                 f"{field} = {value} {limit.unit} is {side} the {limit.source} limit of {bound} {limit.unit}",
                 details={
                     "field": field,
-                    "value": value,
+                    "value": _recordable(value),
                     "limit": bound,
                     "unit": limit.unit,
                     "source": limit.source,

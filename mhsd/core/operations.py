@@ -4,14 +4,20 @@
 comes back after the latch was set is not `completed`, and an unconfirmed end is `unknown` [OP-013, OP-014].
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any, Literal
 
 import attrs
 
 from mhsd.base.errors import Fault
+from mhsd.base.resources import SCHEMA_BASE, schema_document
 from mhsd.core.admission import Attempt, InputCheck
-from mhsd.wire.canonical import NotCanonical, canonical
+from mhsd.wire.canonical import MAX_SAFE_INTEGER, stays_canonical
+from mhsd.wire.schema import Validator, compile_schema
+
+LONGEST_PROGRESS = 1000
+"""Characters of a progress message in a receipt."""
 
 TERMINAL = frozenset({"completed", "failed", "rejected", "cancelled", "unknown"})
 
@@ -95,6 +101,11 @@ class Conclusion:
     cancellation: Mapping[str, Any] | None = None
 
 
+def storable(text: str, longest: int) -> str:
+    """A driver's `text` as a receipt can carry it: cut, and with half surrogate pairs replaced."""
+    return text[:longest].encode(errors="replace").decode()
+
+
 def native_fault(exception: Exception) -> Fault:
     """Any other exception of a driver: its type is told, its message never [MHS-002 section 10.2]."""
     name = type(exception).__name__
@@ -144,20 +155,33 @@ def _ended_early(ending: Ending, safe_state_achieved: bool) -> Conclusion:
 def _returned(
     output: Mapping[str, Any], effects: tuple[Mapping[str, Any], ...] | None, output_check: InputCheck
 ) -> Conclusion:
-    try:
-        canonical(output)
-    except NotCanonical as error:
-        errors: Sequence[Mapping[str, Any]] = [{"path": "", "rule": "canonical", "message": str(error)}]
-    else:
-        errors = output_check.errors(output)
-    if errors:
-        fault = Fault(
-            "MHS.CAPABILITY.OUTPUT_INVALID",
-            "the driver's output does not match the output schema of the class",
-            details={"errors": list(errors)},
-        )
-        return Conclusion("failed", error=fault, effects=effects)
+    if effects is not None and (errors := _defects(effects, _effects_check())):
+        # Such an account does not say what physically happened, so the effect may not be vouched for [PROTO-037].
+        return _output_invalid("the driver's effects are no effects of a receipt", errors, None)
+    if errors := _defects(output, output_check):
+        message = "the driver's output does not match the output schema of the class"
+        return _output_invalid(message, errors, effects)
     return Conclusion("completed", output=output, effects=effects)
+
+
+def _output_invalid(
+    message: str, errors: list[dict[str, Any]], effects: tuple[Mapping[str, Any], ...] | None
+) -> Conclusion:
+    fault = Fault("MHS.CAPABILITY.OUTPUT_INVALID", message, details={"errors": errors})
+    return Conclusion("failed", error=fault, effects=effects)
+
+
+def _defects(value: Any, check: InputCheck) -> list[dict[str, Any]]:
+    """What keeps a driver's value out of a receipt: no canonical form, or not the schema's."""
+    if stays_canonical(value):
+        return check.errors(value)
+    return [{"path": "", "rule": "canonical", "message": "something in it has no canonical JSON form"}]
+
+
+@cache
+def _effects_check() -> Validator:
+    effect = {"$ref": f"{SCHEMA_BASE}defs.schema.json#/definitions/effect"}
+    return compile_schema({"type": "array", "items": effect}, resolve=schema_document)
 
 
 @attrs.define(eq=False)
@@ -187,14 +211,18 @@ class Operation:
         """Whether its caller still waits, so that short commands may queue behind it."""
         return not self.long_running and self.interim_id is None
 
-    def report(self, percent: float | None, ticks: int | None, message: str | None) -> None:
-        """Take a driver's progress. The percentage never falls and stays within 0 to 100."""
-        if percent is not None:
+    def report(self, percent: Any, ticks: Any, message: Any) -> None:
+        """Take a driver's progress. The percentage never falls and stays within 0 to 100.
+
+        What a receipt cannot carry is left out: a command does not fail by how it tells of itself.
+        """
+        if isinstance(percent, int | float) and not isinstance(percent, bool):
+            # NaN compares as false and so counts as 0.
             self.progress["percent"] = max(self.progress["percent"], min(100, max(0, percent)))
-        if ticks is not None:
-            self.progress["ticks"] = max(self.progress.get("ticks", 0), ticks)
-        if message is not None:
-            self.progress["message"] = message
+        if isinstance(ticks, int) and not isinstance(ticks, bool):
+            self.progress["ticks"] = min(MAX_SAFE_INTEGER, max(self.progress.get("ticks", 0), ticks))
+        if isinstance(message, str):
+            self.progress["message"] = storable(message, LONGEST_PROGRESS)
 
     def end(self, ending: Ending, now_mono_s: float) -> None:
         """Tell the execution to stop. Only the first telling counts, except that an e-stop replaces any other."""

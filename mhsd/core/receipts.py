@@ -10,11 +10,14 @@ import attrs
 
 from mhsd.base.errors import Fault
 from mhsd.core.admission import Attempt
-from mhsd.core.operations import Conclusion, Operation
-from mhsd.wire.canonical import digest
+from mhsd.core.operations import Conclusion, Operation, storable
+from mhsd.wire.canonical import digest, stays_canonical
 
 ESTOP = "cap.internal.safety_estop.v1"
 RESET = "cap.internal.safety_reset.v1"
+
+LONGEST_MESSAGE = 4000
+"""Characters of an error's message in a receipt."""
 
 
 def input_digest(capability_id: str, resource: str | None, value: Any) -> str:
@@ -50,8 +53,6 @@ def command_members(attempt: Attempt, endpoint_id: str, mode: str) -> dict[str, 
         "accepted_at": attempt.accepted_at,
         "replayed": False,
     }
-    if attempt.permit is not None and attempt.permit.approvals:
-        body["approvals"] = [dict(approval) for approval in attempt.permit.approvals]
     if attempt.trace_id is not None:
         body["x-vendor"] = {"trace_id": attempt.trace_id}
     return body
@@ -60,6 +61,31 @@ def command_members(attempt: Attempt, endpoint_id: str, mode: str) -> dict[str, 
 def add_vendor(body: dict[str, Any], members: Mapping[str, Any]) -> None:
     """Put members under `x-vendor`, beside those that stand there."""
     body["x-vendor"] = {**body.get("x-vendor", {}), **members}
+
+
+def _execution_members(shared: Mapping[str, Any], operation: Operation) -> dict[str, Any]:
+    """The members that every receipt of one execution shares, with the approvals of the permit that it uses."""
+    permit = operation.attempt.permit
+    approvals = [dict(approval) for approval in permit.approvals] if permit is not None else []
+    return {
+        **shared,
+        "receipt_id": operation.receipt_id,
+        "operation_id": operation.operation_id,
+        "started_at": operation.started_at,
+        "progress": dict(operation.progress),
+        **({"approvals": approvals} if approvals else {}),
+    }
+
+
+def _error_members(fault: Fault) -> dict[str, Any]:
+    """A receipt's `error`, whatever a driver wrote into the fault: what cannot be stored is left out."""
+    error = fault.receipt_error()
+    error["message"] = storable(fault.message, LONGEST_MESSAGE) or "no message"
+    if stays_canonical(error):
+        return error
+    return _error_members(
+        Fault(fault.mhs_code, fault.message, retryable=fault.retryable, remediation=fault.remediation)
+    )
 
 
 def rejected(
@@ -73,20 +99,13 @@ def rejected(
         "ended_at": ended_at,
         **Change(revision, revision, None).members(),
         "effects": [],
-        "error": fault.receipt_error(),
+        "error": _error_members(fault),
     }
 
 
 def running(shared: Mapping[str, Any], operation: Operation) -> dict[str, Any]:
     """The snapshot of an execution that has no final receipt yet; it is not in the chain."""
-    body = {
-        **shared,
-        "receipt_id": operation.receipt_id,
-        "operation_id": operation.operation_id,
-        "status": "running",
-        "started_at": operation.started_at,
-        "progress": dict(operation.progress),
-    }
+    body = {**_execution_members(shared, operation), "status": "running"}
     if operation.ending is not None:
         body["cancellation"] = operation.ending.cancellation(False)
     return body
@@ -102,16 +121,13 @@ def interim(
         details={"reason": "deadline_exceeded", "operation_id": operation.operation_id},
     )
     return {
-        **shared,
+        **_execution_members(shared, operation),
         "receipt_id": receipt_id,
-        "operation_id": operation.operation_id,
         "status": "unknown",
-        "started_at": operation.started_at,
         "ended_at": ended_at,
         **Change(revision, revision, None).members(),
         "effects": [],
-        "progress": dict(operation.progress),
-        "error": fault.receipt_error(),
+        "error": _error_members(fault),
     }
 
 
@@ -125,22 +141,18 @@ def final(
 ) -> dict[str, Any]:
     """The one receipt that says how an execution ended [OP-001]."""
     body: dict[str, Any] = {
-        **shared,
-        "receipt_id": operation.receipt_id,
-        "operation_id": operation.operation_id,
+        **_execution_members(shared, operation),
         "status": conclusion.status,
-        "started_at": operation.started_at,
         "ended_at": ended_at,
         **change.members(),
         "effects": _effects(conclusion, change, declared_effects),
-        "progress": {**operation.progress, "percent": 100}
-        if conclusion.status == "completed"
-        else dict(operation.progress),
     }
+    if conclusion.status == "completed":
+        body["progress"]["percent"] = 100
     if conclusion.output is not None:
         body["output"] = dict(conclusion.output)
     if conclusion.error is not None:
-        body["error"] = conclusion.error.receipt_error()
+        body["error"] = _error_members(conclusion.error)
     if conclusion.cancellation is not None:
         body["cancellation"] = dict(conclusion.cancellation)
     if operation.interim_id is not None:
@@ -151,10 +163,12 @@ def final(
 def _effects(
     conclusion: Conclusion, change: Change, declared: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """What physically happened [PROTO-037]: the driver's word, else what the binding declares if something happened."""
-    if conclusion.effects is not None:
+    """What physically happened [PROTO-037]: the driver's word, else what the binding declares if something happened.
+
+    A completed command of a binding with effects always has some, whatever the driver says.
+    """
+    completed = conclusion.status == "completed"
+    if conclusion.effects or (conclusion.effects is not None and not completed):
         return [dict(effect) for effect in conclusion.effects]
-    happened = conclusion.status == "completed" or (
-        conclusion.status != "unknown" and change.after != change.before
-    )
+    happened = completed or (conclusion.status != "unknown" and change.after != change.before)
     return [dict(effect) for effect in declared] if happened else []

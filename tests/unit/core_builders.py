@@ -1,13 +1,13 @@
 """Values that the tests of the core share: one belt that conveys, one session that may, one device to look at."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_args
 
 import attrs
 
 from mhsd.base.errors import Fault
 from mhsd.core.admission import Attempt
-from mhsd.core.operations import Operation
+from mhsd.core.operations import Ending, EndingKind, Operation
 from mhsd.core.sessions import Grant, Session
 from mhsd.driver.classes import CapabilityClass
 from mhsd.driver.manifest import Binding, Limit
@@ -33,6 +33,12 @@ MOVE = {
     "severity": "R1",
     "irreversible_reason": "what has fallen off the belt does not come back",
 }
+
+KINDS: tuple[EndingKind, ...] = get_args(EndingKind)
+BUSY = Fault("MHS.DEVICE.BUSY", "busy", details={"retry_after_ms": 250})
+BROKEN = Fault("MHS.DEVICE.FAULT", "overload", details={"native_code": "E7"})
+UNKNOWN = Fault("MHS.OUTCOME.UNKNOWN", "no answer")
+OPENED = Fault("MHS.SAFETY.INTERLOCK_OPEN", "the door opened", details={"reason": "opened_while_running"})
 
 SPEED_SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -132,6 +138,10 @@ def operation(**changes: Any) -> Operation:
         "due_mono_s": 221.0,
     }
     return Operation(**{**known, **changes})
+
+
+def ending(kind: EndingKind) -> Ending:
+    return Ending(kind, f"endpoint:{kind}", AT, OPENED if kind == "interlock" else None)
 
 
 @attrs.define

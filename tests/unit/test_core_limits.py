@@ -8,6 +8,7 @@ import pytest
 
 from mhsd.core.limits import limit_refusal
 from mhsd.driver.manifest import Limit
+from mhsd.wire.canonical import stays_canonical
 
 SPEED = Limit(-40, 150, "Cel")
 
@@ -82,3 +83,12 @@ def test_every_limited_field_is_looked_at() -> None:
     assert fault is not None
     assert fault.details is not None
     assert fault.details["field"] == "b"
+
+
+@pytest.mark.parametrize("value", [1e16, 2.0**53, 1e300, -1e300, 1e-300 - 41])
+def test_a_refused_value_of_any_size_can_stand_in_a_receipt(value: float) -> None:
+    fault = limit_refusal({"setpoint_cel": value}, {"setpoint_cel": SPEED})
+    assert fault is not None
+    assert stays_canonical(fault.receipt_error())
+    assert fault.details is not None
+    assert float(fault.details["value"]) == value

@@ -69,7 +69,9 @@ def session_open(
         ]
         for index, entry in enumerate(granted)
     ]
-    say(table(rows if granted else [*rows, ["granted", "reading only"]]))
+    rows += [] if granted else [["granted", "reading only"]]
+    rows.append(["use it", f"mhsctl call --session {session.session_id} ..."])
+    say(table(rows))
     return exits.OK
 
 

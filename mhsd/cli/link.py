@@ -14,6 +14,8 @@ from mhsd.client.endpoint import DEFAULT_ENDPOINT
 from mhsd.client.http import Tls
 from mhsd.client.stdio import ChildFailed
 
+_LONGEST_TIMEOUT_S = 86400
+
 
 class Link(NamedTuple):
     """What a client command was told about its endpoint."""
@@ -38,8 +40,8 @@ class Link(NamedTuple):
 
         An endpoint that this command started and that ended badly is reported on stderr [TPT-008].
         """
-        if not self.timeout_s > 0:
-            raise UsageProblem("--timeout is a number of seconds above 0")
+        if not 0 < self.timeout_s <= _LONGEST_TIMEOUT_S:
+            raise UsageProblem(f"--timeout is a number of seconds above 0, at most {_LONGEST_TIMEOUT_S}")
         path = token_file or self.token_file
         token = read_token(Path(path)) if path is not None else None
         try:

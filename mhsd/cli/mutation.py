@@ -111,14 +111,12 @@ class Mutation:
         over = True
         try:
             receipt, over = self._receipt(session)
-        except OutcomeUnknown:
-            over = False
-            raise
         except KeyboardInterrupt:
             # The second Ctrl-C: the person does not want to wait, and the operation may still run.
             over = False
             raise
         except MHSError as problem:
+            over = not isinstance(problem, OutcomeUnknown)
             if not self._interrupted:
                 raise
             report("mhsctl", problem, as_json=self._link.json)
@@ -195,10 +193,7 @@ class Mutation:
         if not stays:
             note("the endpoint ends with this command, which cancels what still runs")
             return
-        try:
-            expires = f" until {plain(str(session.heartbeat().get('expires_at')))}"
-        except MHSError:
-            expires = ""
+        expires, operation_id = self._what_lives(session)
         words = [*self._again, "--session", session.session_id, "--command-id", self._params["command_id"]]
         follow = shlex.join(["mhsctl", *words, *self._link.words()])
         stop = shlex.join(["mhsctl", "session", "close", session.session_id, *self._link.words()])
@@ -206,18 +201,20 @@ class Mutation:
             [
                 f"This is not over; its session stays open{expires}.",
                 f"  session    {plain(session.session_id)}",
-                f"  operation  {plain(self._operation_id(session) or 'not known')}",
+                f"  operation  {plain(operation_id or 'not known')}",
                 f"  follow it  {follow}",
                 f"  stop it    {stop}",
             ]
         )
 
-    def _operation_id(self, session: Session) -> str | None:
+    def _what_lives(self, session: Session) -> tuple[str, str | None]:
+        """Until when the session lives, and the operation, as far as the endpoint can still be asked."""
         try:
+            expires = f" until {plain(str(session.heartbeat().get('expires_at')))}"
             known = session.look_up(self._params["command_id"], self._target.device_id)
         except MHSError:
-            return None
-        return operation_of(known) if known is not None else None
+            return "", None
+        return expires, operation_of(known) if known is not None else None
 
 
 class _Job(threading.Thread):

@@ -99,13 +99,22 @@ def reading_lines(reading: Mapping[str, Any], units: Mapping[str, str]) -> list[
     return table(rows)
 
 
+def unit_text(unit: Any) -> str:
+    """A UCUM unit as a person writes it: `{tick}` is tick, `Cel` is °C, and the unit 1 is none."""
+    text = value(unit)
+    return _UNITS.get(text, text.replace("{", "").replace("}", ""))
+
+
+_UNITS = {"1": "", "Cel": "°C", "deg": "°", "Ohm": "Ω"}
+
+
 def units_of(resource: Mapping[str, Any] | None) -> dict[str, str]:
     """Field → unit (UCUM) of a resource's state, from its state_schema."""
     schema = resource.get("state_schema") if resource else None
     properties = schema.get("properties") if isinstance(schema, dict) else None
     fields = properties.items() if isinstance(properties, dict) else []
     return {
-        name: plain(str(field["x-mhs-unit"]))
+        name: unit_text(field["x-mhs-unit"])
         for name, field in fields
         if isinstance(field, dict) and "x-mhs-unit" in field
     }

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mhsd.cli.render import units_of
+from mhsd.cli.render import unit_text, units_of
 from mhsd.cli.targets import path_of
 from mhsd.cli.terminal import Paint, plain, table, value
 
@@ -145,9 +145,9 @@ def _input_rows(binding: Mapping[str, Any]) -> list[list[str]]:
     required = schema.get("required") or []
     rows = []
     for name, field in _object(schema.get("properties")).items():
-        unit = value(_object(field).get("x-mhs-unit", ""))
+        unit = unit_text(_object(field).get("x-mhs-unit", ""))
         limit = _object(limits.get(name))
-        limited = f"limit {_range(limit.get('min'), limit.get('max'), value(limit.get('unit', unit)))}"
+        limited = f"limit {_range(limit.get('min'), limit.get('max'), unit_text(limit.get('unit', unit)))}"
         rows.append(
             [
                 plain(name) + ("" if name in required else " (optional)"),

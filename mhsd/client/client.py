@@ -59,6 +59,7 @@ ANSWER_GRACE_S = 5.0
 
 DEFAULT_TIMEOUT_S = 30.0
 DEFAULT_MAX_REQUEST_BYTES = 1024 * 1024
+DEFAULT_MAX_DEADLINE_MS = 600_000
 
 
 class Client:
@@ -80,6 +81,7 @@ class Client:
         self._hello_mono_s = 0.0
         self._hello_lock = threading.Lock()
         self._max_request_bytes = DEFAULT_MAX_REQUEST_BYTES
+        self._max_deadline_ms = DEFAULT_MAX_DEADLINE_MS
 
     def __enter__(self) -> Self:
         return self
@@ -126,10 +128,8 @@ class Client:
                 f"the endpoint speaks MHS {version}, this client {MHS_VERSION}",
                 "Use a client and an endpoint of the same major version.",
             )
-        limits = answered.get("limits")
-        max_request_bytes = limits.get("max_request_bytes") if isinstance(limits, dict) else None
-        if isinstance(max_request_bytes, int) and max_request_bytes > 0:
-            self._max_request_bytes = max_request_bytes
+        self._max_request_bytes = _limit(answered, "max_request_bytes", DEFAULT_MAX_REQUEST_BYTES)
+        self._max_deadline_ms = _limit(answered, "max_command_deadline_ms", DEFAULT_MAX_DEADLINE_MS)
         return answered
 
     def call(
@@ -137,16 +137,17 @@ class Client:
     ) -> dict[str, Any]:
         """The result of one method, an object for all of them; MHSError when there is none.
 
-        `deadline_s` (the client's timeout_s unless given) becomes `deadline_ms` where the method has one;
-        the transport waits a little longer. Nothing is sent twice, except what the endpoint's rate limit
-        refused unread: that is repeated after the time it asked for, within the deadline.
+        `deadline_s` (the client's timeout_s unless given) becomes `deadline_ms` where the method has one, at
+        most what the endpoint allows; the transport waits a little longer. Nothing is sent twice, except what
+        the endpoint's rate limit refused unread: that is repeated after the time it asked for, within the
+        deadline.
         """
         if self.transport.needs_hello and method not in _BEFORE_HELLO:
             self.hello()
         wait_s = self.timeout_s if deadline_s is None else deadline_s
         sent = dict(params or {})
         if method in DEADLINED:
-            sent.setdefault("deadline_ms", max(1, round(wait_s * 1000)))
+            sent.setdefault("deadline_ms", max(1, min(round(wait_s * 1000), self._max_deadline_ms)))
             wait_s += ANSWER_GRACE_S
         return self._call(method, sent, wait_s)
 
@@ -183,6 +184,12 @@ class Client:
             ) from None
         except Lost as problem:
             raise _lost(method, problem) from None
+
+
+def _limit(hello: Mapping[str, Any], name: str, default: int) -> int:
+    limits = hello.get("limits")
+    limit = limits.get(name) if isinstance(limits, dict) else None
+    return limit if isinstance(limit, int) and limit > 0 else default
 
 
 def _object(result: object, method: str) -> dict[str, Any]:

@@ -254,6 +254,26 @@ def test_a_deadline_that_passes_during_a_long_operation_does_not_end_the_wait(ow
     assert (done.code, done.json["status"]) == (0, "completed")
 
 
+def test_progress_is_shown_where_stderr_is_a_terminal(own: Daemon) -> None:
+    master, slave = pty.openpty()
+    words = ("call", "-c", "cap.motion.convey.v1", "-i", '{"distance_mm": 150, "speed_mm_s": 100}', "--json")
+    done = subprocess.run(
+        [BIN / "mhsctl", *words],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=slave,
+        env=environment(MHS_ENDPOINT=own.url),
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    shown = os.read(master, 65536).decode()
+    os.close(master)
+    os.close(slave)
+    assert json.loads(done.stdout)["status"] == "completed"
+    assert re.search(r"cap\.motion\.convey\.v1  \d+ %", shown)
+    assert shown.endswith("\r\x1b[2K")
+
+
 def test_ctrl_c_cancels_waits_for_the_receipt_and_exits_130(own: Daemon) -> None:
     running = own.start_ctl(*CONVEY, "--json")
     until(lambda: belt_runs(own))

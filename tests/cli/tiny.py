@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -89,9 +90,10 @@ def refusal(
 class Tiny:
     """Serves until it is closed; `requests` are what came, in order."""
 
-    def __init__(self, answer: Answer) -> None:
+    def __init__(self, answer: Answer, tls: ssl.SSLContext | None = None) -> None:
         self.requests: list[Request] = []
         self._answer = answer
+        self._tls = tls
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self._connections: list[socket.socket] = []
@@ -99,7 +101,7 @@ class Tiny:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"{'https' if self._tls else 'http'}://127.0.0.1:{self.port}"
 
     def methods(self) -> list[str]:
         return [request.method for request in self.requests]
@@ -124,6 +126,8 @@ class Tiny:
 
     def _serve(self, connection: socket.socket, number: int) -> None:
         try:
+            if self._tls is not None:
+                connection = self._tls.wrap_socket(connection, server_side=True)
             with connection, connection.makefile("rb") as file:
                 while (request := _read(file, number)) is not None:
                     self.requests.append(request)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 
 from mhsd.base.resources import drivers_dir
 from mhsd.cli.main import mhsctl
+from mhsd.cli.mutation import _Job
 from mhsd.wire.canonical import digest
 from tests.cli.tiny import HELLO, Answer, Endpoint, Request, Tiny, http, refusal
 
@@ -145,6 +147,8 @@ def test_every_command_exits_4_where_the_token_is_refused(shell: Shell, words: t
     [
         ("--timeout", "soon"),
         ("--timeout", "0"),
+        ("--timeout", "nan"),
+        ("--timeout", "inf"),
         ("--frobnicate",),
         ("-e", "ftp://bench"),
         ("-e", "stdio:"),
@@ -334,6 +338,91 @@ def test_a_session_that_cannot_be_closed_is_a_warning(shell: Shell) -> None:
     done = shell("call", "-c", "cap.x.v1")
     assert done.code == 0
     assert "MHS.SESSION.EXPIRED" in done.err
+
+
+def interrupt(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
+    """The person presses Ctrl-C while the command waits for its answer, and again while it is stopped."""
+    left = [times]
+    real = _Job.done
+
+    def done(job: _Job, timeout_s: float | None) -> bool:
+        if left[0]:
+            left[0] -= 1
+            raise KeyboardInterrupt
+        return real(job, timeout_s)
+
+    monkeypatch.setattr(_Job, "done", done)
+
+
+def test_ctrl_c_cancels_the_operation_and_waits_for_its_receipt(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interrupt(monkeypatch, 1)
+    over = threading.Event()
+    cancelled = receipt("cancelled", operation_id="op_1")
+
+    def command(_: Request) -> dict[str, Any]:
+        over.wait(10)
+        return cancelled
+
+    tiny = shell.endpoint(
+        command=command,
+        operations_get=lambda _: cancelled if over.is_set() else receipt("running", operation_id="op_1"),
+        operations_cancel=lambda _: over.set() or receipt("running", operation_id="op_1"),
+    )
+    done = shell("call", "-c", "cap.x.v1", "--json")
+    assert (done.code, done.json) == (130, cancelled)
+    assert [r.params["operation_id"] for r in tiny.requests if r.method == "mhs.operations.cancel"] == [
+        "op_1"
+    ]
+    assert tiny.methods()[-1] == "mhs.session.close"
+
+
+def test_ctrl_c_on_what_still_waits_for_the_device_closes_the_session(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A command in the queue has no operation that could be cancelled; it must not run later either."""
+    interrupt(monkeypatch, 1)
+    monkeypatch.setattr("mhsd.cli.mutation._QUEUED_PATIENCE_S", 0.0)
+    closed = threading.Event()
+
+    def command(_: Request) -> dict[str, Any]:
+        closed.wait(10)
+        return receipt("rejected", error={"mhs_code": "MHS.SESSION.CLOSED"})
+
+    tiny = shell.endpoint(
+        command=command,
+        operations_get=lambda r: refusal(r, "MHS.OPERATION.UNKNOWN"),
+        session_close=lambda _: closed.set() or {"closed_at": "now", "summary": {}},
+    )
+    done = shell("call", "-c", "cap.x.v1", "--json")
+    assert (done.code, done.json["status"]) == (130, "rejected")
+    assert tiny.methods().count("mhs.session.close") == 1
+
+
+def test_a_second_ctrl_c_leaves_it_to_the_endpoint_and_says_what_may_still_run(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interrupt(monkeypatch, 2)
+    over = threading.Event()
+    tiny = shell.endpoint(
+        command=lambda _: over.wait(10) and None,
+        operations_get=lambda _: receipt("running", operation_id="op_1"),
+    )
+    done = shell("call", "-c", "cap.x.v1")
+    over.set()
+    assert done.code == 130
+    assert "op_1" in done.err
+    assert "mhs.session.close" not in tiny.methods()
+
+
+def test_an_endpoint_that_is_lost_while_it_is_stopped_still_exits_130(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interrupt(monkeypatch, 1)
+    shell.endpoint(command=lambda _: None, operations_get=lambda _: None)
+    done = shell("call", "-c", "cap.x.v1", "--json")
+    assert (done.code, done.json["error"]["mhs_code"]) == (130, "MHS.OUTCOME.UNKNOWN")
 
 
 def test_a_reading_is_shown_with_units_and_is_bare_in_json(shell: Shell) -> None:

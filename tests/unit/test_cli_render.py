@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from mhsd.base.resources import drivers_dir, read_toml
-from mhsd.cli.render import progress_text, reading_lines, receipt_lines, units_of
+from mhsd.cli.render import progress_text, reading_lines, receipt_lines, unit_text, units_of
 from mhsd.cli.render_devices import device_lines, device_table, trust_of, trust_text
 from mhsd.cli.render_safety import status_lines, stop_lines
 from mhsd.cli.terminal import Paint
@@ -120,6 +120,14 @@ def test_a_reading_shows_units() -> None:
         "sampled at  now",
     ]
     assert units_of(None) == {}
+
+
+@pytest.mark.parametrize(
+    ("unit", "text"),
+    [("mm/s", "mm/s"), ("{tick}", "tick"), ("Cel", "°C"), ("1", ""), ("1/{sample}", "1/sample")],
+)
+def test_units_are_as_a_person_writes_them(unit: str, text: str) -> None:
+    assert unit_text(unit) == text
 
 
 def test_a_stop_says_of_each_device_what_was_confirmed_and_no_more() -> None:

@@ -95,6 +95,20 @@ def test_a_deadline_stands_in_the_methods_that_have_one(serve: Serve) -> None:
     assert deadlines == [2500, 70, None]
 
 
+def test_a_deadline_is_at_most_what_the_endpoint_allows(serve: Serve) -> None:
+    tiny = serve(
+        Endpoint(
+            hello=lambda _: {**HELLO, "limits": {"max_command_deadline_ms": 1000}}, safety_status=lambda _: {}
+        )
+    )
+    with client_of(tiny, timeout_s=7200) as client:
+        client.call("mhs.safety.status")
+        client.hello()
+        client.call("mhs.safety.status")
+    deadlines = [r.params["deadline_ms"] for r in tiny.requests if r.method == "mhs.safety.status"]
+    assert deadlines == [600_000, 1000]
+
+
 def test_nothing_listens_so_nothing_was_sent() -> None:
     tiny = Tiny(Endpoint())
     tiny.close()

@@ -14,7 +14,8 @@ import trio
 import trio.testing
 
 from mhsd.bindings.pipes import Pipes
-from mhsd.bindings.stdio import MOST_UNANSWERED, Stdio, open_streams
+from mhsd.bindings.stdio import MOST_UNANSWERED, Stdio, open_stdio, open_streams
+from mhsd.protocol.auth import Identity
 from mhsd.protocol.peer import Peer, Principal
 from tests.bindings.fakes import STOP, EchoDoor, call, until
 
@@ -228,6 +229,57 @@ async def test_a_defect_behind_one_message_ends_no_other(
 
 
 # Descriptors
+
+
+class PipeSession:
+    """A stdio binding on real pipes, and the peer's ends of them."""
+
+    def __init__(self) -> None:
+        self.door = EchoDoor()
+        reading, feeding = os.pipe()
+        draining, writing = os.pipe()
+        self.feed, self.drain = trio.lowlevel.FdStream(feeding), trio.lowlevel.FdStream(draining)
+        identity = Identity(Principal("local:me", "human"), "operator")
+        pipes = Pipes(reading, writing)
+        self.binding = open_stdio(self.door, identity, pipes, max_line_bytes=MAX_LINE)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+async def on_pipes(nursery: trio.Nursery) -> AsyncIterator[PipeSession]:
+    session = PipeSession()
+    nursery.start_soon(session.binding.serve)
+    yield session
+    with trio.fail_after(5):
+        await session.binding.finish(patience_s=0)
+        await session.feed.aclose()
+        await session.drain.aclose()
+
+
+async def test_answers_that_fill_the_pipe_are_not_mixed_with_others(on_pipes: PipeSession) -> None:
+    bodies = [call("large" if number % 5 == 0 else "echo", number, bytes=300_000) for number in range(50)]
+    for body in bodies:  # Each in a chunk of its own, so that both ways of entering and of writing are used.
+        await on_pipes.feed.send_all(body + b"\n")
+        await trio.testing.wait_all_tasks_blocked(0.0005)
+    received = bytearray()
+    with trio.fail_after(10):
+        while received.count(b"\n") < 50:
+            received += await on_pipes.drain.receive_some(65536)
+    lines = bytes(received).splitlines()
+    assert lines == [b'"' + b"x" * 300_000 + b'"' if b'"large"' in body else body for body in bodies]
+
+
+async def test_a_pipe_whose_reader_is_gone_ends_the_session(on_pipes: PipeSession) -> None:
+    await on_pipes.drain.aclose()
+    await on_pipes.feed.send_all(call() + b"\n")
+    with trio.fail_after(5):
+        await on_pipes.binding.ended.wait()
+
+
+async def test_a_stop_on_a_full_pipe_is_served(on_pipes: PipeSession) -> None:
+    await on_pipes.feed.send_all(call("large", bytes=300_000) + b"\n")
+    await trio.testing.wait_all_tasks_blocked(0.01)
+    await on_pipes.feed.send_all(STOP + b"\n")
+    await until(lambda: STOP in on_pipes.door.entered)
 
 
 async def test_pipes_are_read_and_written_without_threads() -> None:

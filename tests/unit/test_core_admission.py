@@ -1,6 +1,5 @@
 """The envelope: its order, what each kind of command skips, and the last look before the driver [CORE-060]."""
 
-from collections.abc import Callable
 from itertools import combinations
 from typing import Any
 
@@ -11,7 +10,6 @@ from mhsd.base.errors import Fault
 from mhsd.core.admission import (
     CONFIGURE,
     ENVELOPE,
-    Attempt,
     Step,
     deadline_refusal,
     last_refusal,
@@ -20,103 +18,18 @@ from mhsd.core.admission import (
 )
 from mhsd.wire.schema import compile_schema
 from tests.unit.core_builders import DEVICE, MOVE, Shown, attempt, binding, capability, session
-
-Break = Callable[[Attempt, Shown], None]
-
-
-def _class(a: Attempt, _: Shown) -> None:
-    a.class_known = False
-
-
-def _binding(a: Attempt, _: Shown) -> None:
-    a.binding = None
-
-
-def _grant(a: Attempt, _: Shown) -> None:
-    a.session.grants = frozenset()
-
-
-def _mode(_: Attempt, d: Shown) -> None:
-    d.mode = "replay"
-
-
-def _arming(_: Attempt, d: Shown) -> None:
-    d.armed = False
-
-
-def _availability(_: Attempt, d: Shown) -> None:
-    d.crashed = Fault("MHS.ADAPTER.CRASHED", "the driver crashed")
-
-
-def _draining(_: Attempt, d: Shown) -> None:
-    d.draining = True
-
-
-def _latch(_: Attempt, d: Shown) -> None:
-    d.latched = True
-
-
-def _input(a: Attempt, _: Shown) -> None:
-    a.input = {**a.input, "colour": "red"}
-
-
-def _limits(a: Attempt, _: Shown) -> None:
-    a.input = {**a.input, "speed_mm_s": 501}
-
-
-def _interlocks(a: Attempt, _: Shown) -> None:
-    a.interlocks = {"door_closed": "open"}
-
-
-def _revision(a: Attempt, d: Shown) -> None:
-    a.expected_revision = d.revision + 1
-
-
-def _permit(_: Attempt, d: Shown) -> None:
-    d.permit_fault = Fault("MHS.SAFETY.APPROVAL_REQUIRED", "needs a permit")
-
-
-def _rate(_: Attempt, d: Shown) -> None:
-    d.rate_fault = Fault("MHS.LIMIT.RATE_EXCEEDED", "too often")
-
-
-def _slot(_: Attempt, d: Shown) -> None:
-    d.slot_fault = Fault("MHS.DEVICE.BUSY", "busy")
-
-
-RUNGS: tuple[tuple[str, Break], ...] = (
-    ("MHS.CAPABILITY.UNKNOWN", _class),
-    ("MHS.CAPABILITY.NOT_BOUND", _binding),
-    ("MHS.SESSION.CAPABILITY_NOT_GRANTED", _grant),
-    ("MHS.MODE.READ_ONLY", _mode),
-    ("MHS.AUTH.HARDWARE_DISABLED", _arming),
-    ("MHS.ADAPTER.CRASHED", _availability),
-    ("MHS.TRANSPORT.UNAVAILABLE", _draining),
-    ("MHS.SAFETY.ESTOP_LATCHED", _latch),
-    ("MHS.CAPABILITY.INPUT_INVALID", _input),
-    ("MHS.SAFETY.ENVELOPE_VIOLATION", _limits),
-    ("MHS.SAFETY.INTERLOCK_OPEN", _interlocks),
-    ("MHS.CONFLICT.REVISION", _revision),
-    ("MHS.SAFETY.APPROVAL_REQUIRED", _permit),
-    ("MHS.LIMIT.RATE_EXCEEDED", _rate),
-    ("MHS.DEVICE.BUSY", _slot),
+from tests.unit.core_rungs import (
+    CODES,
+    RUNGS,
+    Break,
+    answer,
+    availability,
+    broken,
+    draining,
+    interlocks,
+    latch,
+    permit,
 )
-"""The contract's order, written down once more: what breaks each rung, and what it then answers."""
-
-CODES = [code for code, _ in RUNGS]
-
-
-def answer(a: Attempt, d: Shown, first: Step = Step.CLASS, last: Step = Step.CONCURRENCY) -> str | None:
-    fault = refusal(a, d, first, last)
-    return fault.mhs_code if fault is not None else None
-
-
-def broken(*rungs: int, **changes: Any) -> tuple[Attempt, Shown]:
-    """An attempt and its device that fail at these rungs and at no other."""
-    a, d = attempt(**changes), Shown()
-    for rung in rungs:
-        RUNGS[rung][1](a, d)
-    return a, d
 
 
 def test_the_table_has_one_check_for_every_step_in_its_order() -> None:
@@ -331,11 +244,11 @@ def test_a_binding_without_interlocks_needs_no_reading() -> None:
 
 LAST_LOOK: tuple[tuple[str, Break], ...] = (
     ("MHS.SESSION.CLOSED", lambda a, _: setattr(a.session, "state", "closed")),
-    ("MHS.ADAPTER.CRASHED", _availability),
-    ("MHS.TRANSPORT.UNAVAILABLE", _draining),
-    ("MHS.SAFETY.ESTOP_LATCHED", _latch),
-    ("MHS.SAFETY.INTERLOCK_OPEN", _interlocks),
-    ("MHS.SAFETY.APPROVAL_REQUIRED", _permit),
+    ("MHS.ADAPTER.CRASHED", availability),
+    ("MHS.TRANSPORT.UNAVAILABLE", draining),
+    ("MHS.SAFETY.ESTOP_LATCHED", latch),
+    ("MHS.SAFETY.INTERLOCK_OPEN", interlocks),
+    ("MHS.SAFETY.APPROVAL_REQUIRED", permit),
     ("MHS.OUTCOME.TIMEOUT", lambda a, _: setattr(a, "deadline_mono_s", 105.0)),
 )
 

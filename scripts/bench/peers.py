@@ -55,7 +55,7 @@ def first_line(child: subprocess.Popen[bytes]) -> bytes:
     readable, _, _ = select.select([child.stdout], [], [], START_LIMIT_S)
     line = child.stdout.readline() if readable else b""
     if not line:
-        raise SystemExit(f"{child.args}: no ready line")
+        raise SystemExit(f"{child.args!r}: no ready line")
     return line
 
 

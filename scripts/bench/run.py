@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -127,15 +128,15 @@ class Bench:
             self.compare(
                 "hello_stdio",
                 "echo_stdio",
-                lambda: closed_loop(served.exchange, hellos(numbers), self.seconds, REPLY),
-                lambda: closed_loop(bare.exchange, hellos(numbers), self.seconds, REPLY),
+                partial(closed_loop, served.exchange, hellos(numbers), self.seconds, REPLY),
+                partial(closed_loop, bare.exchange, hellos(numbers), self.seconds, REPLY),
                 wanted=0.5,
             )
             self.compare(
                 "hello_stdio_64_in_flight",
                 "echo_stdio_64_in_flight",
-                lambda: served.pipeline(hellos(numbers), IN_FLIGHT, self.seconds, REPLY),
-                lambda: bare.pipeline(hellos(numbers), IN_FLIGHT, self.seconds, REPLY),
+                partial(served.pipeline, hellos(numbers), IN_FLIGHT, self.seconds, REPLY),
+                partial(bare.pipeline, hellos(numbers), IN_FLIGHT, self.seconds, REPLY),
                 wanted=None,
             )
 
@@ -150,14 +151,14 @@ class Bench:
             self.compare(
                 "durable_command_stdio_64_in_flight",
                 "store_serial_pairs",
-                lambda: lines.pipeline(requests, IN_FLIGHT, 2 * self.seconds, COMPLETED),
+                partial(lines.pipeline, requests, IN_FLIGHT, 2 * self.seconds, COMPLETED),
                 self.serial_pairs,
                 wanted=0.4,
             )
             self.compare(
                 "durable_command_stdio_serial",
                 "fdatasync_2k",
-                lambda: closed_loop(lines.exchange, requests, self.seconds, COMPLETED),
+                partial(closed_loop, lines.exchange, requests, self.seconds, COMPLETED),
                 self.syncs,
                 wanted=None,
             )
@@ -233,8 +234,8 @@ class Bench:
                 self.compare(
                     figure,
                     "echo_http_h11",
-                    lambda requests=requests: closed_loop(served.exchange, requests, self.seconds, REPLY),
-                    lambda: closed_loop(bare.exchange, hellos(numbers), self.seconds, REPLY),
+                    partial(closed_loop, served.exchange, requests, self.seconds, REPLY),
+                    partial(closed_loop, bare.exchange, hellos(numbers), self.seconds, REPLY),
                     wanted=None,
                 )
 

@@ -2,16 +2,38 @@
 
 import inspect
 import os
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from mhsd.cli import exits
+from mhsd.cli.application import VersionOption, application, help_text, run
+from mhsd.cli.boundary import guarded
 from mhsd.cli.terminal import note, plain
 from mhsd.config import OPTIONS, Config, Option
 
 _ARM = "--arm"
+_SUMMARY = "serve laboratory instruments over MHS/1.0"
+_TEXT = (
+    "A TARGET is the name of a reference device or a driver directory. Every option is also a key of mhsd.toml "
+    "(state_dir) and an environment variable (MHSD_STATE_DIR); flags win over variables, variables over the file."
+)
+_EXAMPLES = (
+    "mhsd",
+    "mhsd conveyor-workcell scpi-psu --state-dir state",
+    "mhsd --stdio conveyor-workcell",
+)
+
+
+def main(program: str, argv: list[str]) -> int:
+    """`mhsd`; returns its exit code."""
+    daemon = application()
+    daemon.command(help=help_text(_SUMMARY, _TEXT, _EXAMPLES))(serve_command(VersionOption))
+    words = with_bare_arm(argv)
+    return guarded(program, words, lambda: run(daemon, program, words))
 
 
 def serve_command(version: Any = None) -> Callable[..., int]:
@@ -47,6 +69,12 @@ def start(flags: dict[str, Any]) -> int:
         code = f" ({problem.mhs_code})" if problem.mhs_code is not None else ""
         note(f"mhsd: {plain(problem.message)}{code}")
         return problem.exit_code
+    except OSError:
+        raise
+    except Exception:
+        # A defect that ends a daemon is worth its traceback in the log: it may never come again.
+        traceback.print_exc()
+        return exits.FAILED
 
 
 def with_bare_arm(argv: Sequence[str]) -> list[str]:

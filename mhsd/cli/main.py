@@ -23,9 +23,9 @@ def mhsctl() -> int:
 
 def mhsd() -> int:
     """The daemon: `mhsd TARGET…` is `mhsctl serve TARGET…`; returns its exit code."""
-    from mhsd.cli import app
+    from mhsd.cli import cmd_serve
 
-    return app.main_serve(_program("mhsd", ("mhsd",)), sys.argv[1:])
+    return cmd_serve.main(_program("mhsd", ("mhsd",)), sys.argv[1:])
 
 
 def _program(usual: str, names: tuple[str, ...]) -> str:

@@ -1,11 +1,14 @@
 """Devices as a person reads them: one line each, or everything that matters before using one."""
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mhsd.cli.render import unit_text, units_of
 from mhsd.cli.targets import path_of
 from mhsd.cli.terminal import Paint, plain, table, value
+
+_TEXT_WIDTH = 88
 
 
 def device_table(devices: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -74,7 +77,8 @@ def _identity(manifest: Mapping[str, Any], trust: Mapping[str, Any]) -> list[lis
         ["trust", trust_text(trust)],
         ["determinism", value(fidelity.get("determinism", "not stated"))],
     ]
-    rows += [["fidelity gap" if index == 0 else "", value(gap)] for index, gap in enumerate(gaps)]
+    for index, gap in enumerate(gaps):
+        rows += _wrapped("fidelity gap" if index == 0 else "", gap)
     return rows if gaps else [*rows, ["fidelity gaps", "none declared"]]
 
 
@@ -93,8 +97,15 @@ def _safety(manifest: Mapping[str, Any]) -> list[list[str]]:
     if not safety.get("interlocks"):
         rows.append(["interlocks", "none"])
     notes = safety.get("notes") or []
-    rows += [["note", value(note)] for note in ([notes] if isinstance(notes, str) else notes)]
+    for note in [notes] if isinstance(notes, str) else notes:
+        rows += _wrapped("note", note)
     return rows
+
+
+def _wrapped(label: str, text: Any) -> list[list[str]]:
+    """One row for each line of a text that may be long."""
+    lines = textwrap.wrap(value(text), _TEXT_WIDTH) or [""]
+    return [[label if index == 0 else "", line] for index, line in enumerate(lines)]
 
 
 def _resources(manifest: Mapping[str, Any]) -> list[str]:

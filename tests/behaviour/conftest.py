@@ -17,6 +17,10 @@ UNHURRIED = ("--rate-per-s", "100000", "--rate-burst", "100000", "--log-level", 
 
 Start = Callable[..., Lab]
 
+BENCH_TARGET = str(Path(__file__).parent / "bench")
+BENCH = "mhs://localhost:7400/test/bench"
+"""A device for what the conveyor cannot show; its manifest says what it has."""
+
 
 @pytest.fixture(scope="session")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Lab]]:
@@ -43,6 +47,28 @@ def binding(request: pytest.FixtureRequest) -> str:
 def lab(binding: str, shared: Callable[[str], Lab]) -> Lab:
     """The shared daemon, over each binding in turn."""
     return shared(binding)
+
+
+@pytest.fixture(scope="session")
+def shared_pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Lab]]:
+    """As `shared`, for an endpoint that serves the conveyor and the bench."""
+    labs: dict[str, Lab] = {}
+    with ExitStack() as stack:
+
+        def lab_of(binding: str) -> Lab:
+            if binding not in labs:
+                directory = tmp_path_factory.mktemp(f"pair-{binding}")
+                targets = ("conveyor-workcell", BENCH_TARGET)
+                labs[binding] = stack.enter_context(running(binding, directory, *UNHURRIED, targets=targets))
+            return labs[binding]
+
+        yield lab_of
+
+
+@pytest.fixture
+def pair(binding: str, shared_pair: Callable[[str], Lab]) -> Lab:
+    """The shared daemon with two devices, over each binding in turn."""
+    return shared_pair(binding)
 
 
 @pytest.fixture

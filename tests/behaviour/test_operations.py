@@ -1,0 +1,280 @@
+"""Deadlines, operations that go on without their caller, and how to look them up and end them."""
+
+from typing import Any
+
+import pytest
+
+from tests.behaviour.conftest import Start
+from tests.behaviour.test_commands import permit
+from tests.lab import CONVEYOR, Lab, Session, ask_until, ulid
+
+STEP = "cap.world.step.v1"
+CONVEY = "cap.motion.convey.v1"
+PURGE = "cap.actuation.purge.v1"
+FAULT = "x-cap.sim.fault.v1"
+FAR = {"distance_mm": 10_000, "speed_mm_s": 100}
+WAIT = {"deadline_ms": 30_000}
+BEFORE_DISPATCH = "deadline_exceeded_before_dispatch"
+
+
+def outlasting(session: Session, capability_id: str, value: Any, **more: Any) -> Any:
+    """The receipt of a dispatched command that outlasts its deadline, which grows until it is long enough."""
+    for deadline_ms in (50, 500, 5000):
+        receipt = session.command(capability_id, value, deadline_ms=deadline_ms, **more)
+        if receipt["status"] != "rejected":
+            return receipt
+        assert receipt["error"]["details"]["reason"] == BEFORE_DISPATCH, receipt
+    raise AssertionError("the machine is too slow to dispatch a command in 5 s")
+
+
+def receipts_of(lab: Lab, command_id: str) -> list[Any]:
+    """Every receipt of a command in the chain, in its order."""
+    found: list[Any] = []
+    params: dict[str, Any] = {}
+    while True:
+        bundle = lab.call("mhs.evidence.export", **params)
+        found += [receipt for receipt in bundle["receipts"] if receipt["command_id"] == command_id]
+        if bundle["truncation"] is None:
+            return found
+        params = {"since_receipt": bundle["truncation"]["next_since_receipt"]}
+
+
+# Deadlines.
+
+
+def test_a_long_running_command_answers_running_when_its_deadline_passes(session: Session) -> None:
+    """[PROTO-011, OP-010, PROTO-030]"""
+    receipt = outlasting(session, CONVEY, FAR)
+    assert receipt["status"] == "running"
+    assert receipt["operation_id"].startswith("op_")
+    assert receipt["progress"]["percent"] < 100
+    assert "evidence" not in receipt
+    now = session.get(receipt["operation_id"])
+    assert now["status"] == "running", "the deadline ended the waiting only"
+    assert (now["receipt_id"], now["command_id"]) == (receipt["receipt_id"], receipt["command_id"])
+    session.cancel(receipt["operation_id"])
+
+
+def test_its_final_receipt_is_found_by_its_operation_id(session: Session) -> None:
+    """[PROTO-030, OP-001]"""
+    before = session.revision()
+    pending, running = session.started(CONVEY, {"distance_mm": 60, "speed_mm_s": 200})
+    final = session.follow(running["operation_id"])
+    assert final["status"] == "completed"
+    assert final["receipt_id"] == running["receipt_id"]
+    assert final["state_revision_after"] == before + 1
+    assert pending.result() == final == session.look_up(running["command_id"])
+    assert receipts_of(session.lab, running["command_id"]) == [final]
+
+
+def test_progress_never_falls(session: Session) -> None:
+    """[PROTO-030]"""
+    _, running = session.started(CONVEY, {"distance_mm": 200, "speed_mm_s": 400})
+    seen: list[Any] = [running]
+    ask_until(
+        lambda: seen.append(session.get(running["operation_id"])) or seen[-1]["status"],
+        lambda status: status != "running",
+    )
+    percents = [receipt["progress"]["percent"] for receipt in seen]
+    assert percents == sorted(percents)
+    assert percents[-1] == 100
+    ticks = [receipt["progress"].get("ticks", 0) for receipt in seen]
+    assert ticks == sorted(ticks)
+    assert ticks[-1] == 500
+
+
+def test_a_short_command_whose_deadline_passes_is_unknown_and_reconciled_later(session: Session) -> None:
+    """[PROTO-011, PROTO-041, OP-010, OP-001]"""
+    lab, value = session.lab, {"duration_ms": 6000}
+    before = session.revision()
+    interim = outlasting(session, PURGE, value, permit_id=permit(session, PURGE, "valve", value))
+    assert (interim["status"], interim["error"]["mhs_code"]) == ("unknown", "MHS.OUTCOME.TIMEOUT")
+    assert interim["error"]["retryable"] is False
+    assert interim["error"]["details"]["operation_id"] == interim["operation_id"]
+    assert interim["state_revision_after"] == before
+
+    live = session.get(interim["operation_id"])
+    assert live["status"] == "running", "it runs on"
+    assert live["receipt_id"] != interim["receipt_id"]
+    replay = session.command(PURGE, value, command_id=interim["command_id"])
+    assert (replay["status"], replay["replayed"]) == ("running", True), "a replay reports the operation"
+
+    receipt = session.command(STEP, {"ticks": 1})
+    assert receipt["error"]["mhs_code"] == "MHS.DEVICE.BUSY", "nobody queues behind what nobody waits for"
+
+    session.cancel(interim["operation_id"])
+    final = session.follow(interim["operation_id"])
+    assert final["status"] == "cancelled"
+    assert final["receipt_id"] == live["receipt_id"]
+    assert final["x-vendor"]["reconciles"] == interim["receipt_id"]
+    assert receipts_of(lab, interim["command_id"]) == [interim, final]
+    session.completed(STEP, {"ticks": 1})
+
+
+def test_what_outlasts_its_deadline_still_completes(session: Session) -> None:
+    """[PROTO-011, OP-010]"""
+    value = {"duration_ms": 400}
+    for deadline_ms in (100, 200, 300):
+        permit_id = permit(session, PURGE, "valve", value)
+        interim = session.command(PURGE, value, permit_id=permit_id, deadline_ms=deadline_ms)
+        if interim["status"] != "rejected":
+            break
+    assert interim["status"] == "unknown"
+    final = session.follow(interim["operation_id"])
+    assert final["status"] == "completed"
+    assert final["output"] == {"open": False, "duration_ms": 400}
+    assert final["x-vendor"]["reconciles"] == interim["receipt_id"]
+    assert session.look_up(interim["command_id"]) == final
+    assert session.command(PURGE, value, command_id=interim["command_id"]) == {**final, "replayed": True}
+
+
+def test_a_deadline_that_passes_before_dispatch_dispatches_nothing(session: Session) -> None:
+    """[OP-012]"""
+    session.completed(FAULT, {"kind": "hang", "times": 1})
+    held, running = session.started(STEP, {"ticks": 1})
+    before = session.read("world")
+    command_id = ulid()
+    receipt = session.command(STEP, {"ticks": 1}, deadline_ms=50, command_id=command_id)
+    assert (receipt["status"], receipt["error"]["mhs_code"]) == ("rejected", "MHS.OUTCOME.TIMEOUT")
+    assert receipt["error"]["details"]["reason"] == BEFORE_DISPATCH
+    assert receipt["error"]["retryable"] is True
+    session.cancel(running["operation_id"])
+    assert held.result()["status"] == "cancelled"
+    assert session.read("world")["state"]["tick"] == before["state"]["tick"]
+    assert session.completed(STEP, {"ticks": 1}, command_id=command_id)["replayed"] is False
+
+
+def test_a_permit_is_given_back_when_nothing_was_dispatched(session: Session) -> None:
+    """[OP-012]"""
+    session.completed(FAULT, {"kind": "hang", "times": 1})
+    held, running = session.started(STEP, {"ticks": 1})
+    value = {"duration_ms": 1}
+    permit_id = permit(session, PURGE, "valve", value)
+    receipt = session.command(PURGE, value, permit_id=permit_id, deadline_ms=50)
+    assert receipt["error"]["details"]["reason"] == BEFORE_DISPATCH
+    session.cancel(running["operation_id"])
+    assert held.result()["status"] == "cancelled"
+    session.completed(PURGE, value, permit_id=permit_id)
+
+
+# mhs.operations.get
+
+
+@pytest.mark.parametrize("operation_id", ["op_01J8ZQ3V6Y7M2N4P6R8S0T2V4X", "op_x", "", "../x"])
+def test_an_unknown_operation_is_unknown(session: Session, operation_id: str) -> None:
+    """[PROTO-030]"""
+    for method in ("mhs.operations.get", "mhs.operations.cancel"):
+        refused = session.refused(method, operation_id=operation_id, **WAIT)
+        assert refused.code == "MHS.OPERATION.UNKNOWN"
+
+
+def test_an_operation_is_looked_up_by_one_of_its_ids(session: Session) -> None:
+    """[PROTO-030, OP-013]"""
+    receipt = session.completed(STEP, {"ticks": 1})
+    assert session.look_up(receipt["command_id"], device_id=CONVEYOR) == receipt
+    assert session.get(receipt["operation_id"]) == receipt
+    both = {"operation_id": receipt["operation_id"], "command_id": receipt["command_id"]}
+    assert session.refused("mhs.operations.get", **both, **WAIT).code == "MHS.PROTOCOL.INVALID_PARAMS"
+    assert session.refused("mhs.operations.get", **WAIT).code == "MHS.PROTOCOL.INVALID_PARAMS"
+
+
+def test_looking_up_executes_nothing(session: Session) -> None:
+    """[PROTO-030, OP-008]"""
+    receipt = session.completed(STEP, {"ticks": 1})
+    before = session.read("world")
+    for _ in range(3):
+        session.look_up(receipt["command_id"])
+        session.get(receipt["operation_id"])
+    after = session.read("world")
+    assert (after["revision"], after["state"]) == (before["revision"], before["state"])
+
+
+def test_a_refused_command_is_no_operation(session: Session) -> None:
+    """[PROTO-030, OP-001]"""
+    receipt = session.command(STEP, {"ticks": 0})
+    refused = session.refused("mhs.operations.get", command_id=receipt["command_id"], **WAIT)
+    assert refused.code == "MHS.OPERATION.UNKNOWN"
+
+
+def test_another_session_of_the_same_principal_finds_the_operation(lab: Lab, session: Session) -> None:
+    """[PROTO-030, OP-006]"""
+    receipt = session.completed(STEP, {"ticks": 1})
+    session.close()
+    other = lab.open([])
+    assert other.get(receipt["operation_id"]) == receipt
+    assert other.look_up(receipt["command_id"]) == receipt
+    other.close()
+
+
+# mhs.operations.cancel
+
+
+def test_a_cancelled_operation_stops_in_its_safe_state(session: Session) -> None:
+    """[PROTO-032, OP-007, OP-011]"""
+    before = session.read("belt")
+    pending, running = session.started(CONVEY, FAR)
+    ask_until(
+        lambda: session.get(running["operation_id"])["progress"]["percent"], lambda percent: percent > 0
+    )
+    receipt = session.cancel(running["operation_id"])
+    assert receipt["status"] == "cancelled"
+    assert receipt["receipt_id"] == running["receipt_id"]
+    assert receipt["cancellation"]["safe_state_achieved"] is True
+    assert receipt["cancellation"]["requested_by"] == receipt["principal"]["id"]
+    assert receipt["accepted_at"] <= receipt["cancellation"]["requested_at"] <= receipt["ended_at"]
+    assert "output" not in receipt
+    after = session.read("belt")
+    moved = after["state"]["position_mm"] - before["state"]["position_mm"]
+    assert 0 < moved < FAR["distance_mm"]
+    assert after["state"]["running"] is False
+    assert [effect["kind"] for effect in receipt["effects"]] == ["belt.move"]
+    assert receipt["state_revision_after"] == after["revision"] == before["revision"] + 1
+    assert pending.result() == receipt == session.get(running["operation_id"])
+
+
+def test_cancelling_what_has_finished_returns_its_receipt_unchanged(session: Session) -> None:
+    """[PROTO-033]"""
+    receipt = session.completed(STEP, {"ticks": 1})
+    assert session.cancel(receipt["operation_id"]) == receipt
+    assert "cancellation" not in receipt
+
+
+def test_cancelling_twice_returns_the_one_receipt(session: Session) -> None:
+    """[PROTO-033, OP-001]"""
+    _, running = session.started(CONVEY, FAR)
+    first = session.cancel(running["operation_id"])
+    assert session.cancel(running["operation_id"]) == first
+    assert receipts_of(session.lab, running["command_id"]) == [first]
+
+
+def test_the_device_is_free_again_after_a_cancel(session: Session) -> None:
+    """[PROTO-032]"""
+    _, running = session.started(CONVEY, FAR)
+    session.cancel(running["operation_id"])
+    session.completed(CONVEY, {"distance_mm": 1, "speed_mm_s": 500})
+
+
+# Limits.
+
+
+def test_a_session_has_no_more_long_running_operations_than_advertised(fresh: Start) -> None:
+    """[PROTO-043]"""
+    lab = fresh("--max-open-operations", "1", targets=("conveyor-workcell", "conveyor-workcell@/lab/second"))
+    second = "mhs://localhost:7400/lab/second"
+    grant = lab.call(
+        "mhs.session.open",
+        device_ids=[CONVEYOR, second],
+        capabilities=["*"],
+        mode="simulated",
+        ttl_s=600,
+    )
+    assert grant["limits"]["max_open_operations"] == 1
+    session = Session(lab, grant)
+    _, running = session.started(CONVEY, FAR, device_id=CONVEYOR)
+    refused = session.command(CONVEY, FAR, device_id=second)
+    assert (refused["status"], refused["error"]["mhs_code"]) == ("rejected", "MHS.LIMIT.OPERATION_LIMIT")
+    assert refused["error"]["retryable"] is True
+    session.completed(STEP, {"ticks": 1}, device_id=second)
+    session.cancel(running["operation_id"])
+    _, running = session.started(CONVEY, FAR, device_id=second)
+    session.cancel(running["operation_id"])

@@ -4,8 +4,12 @@ from collections.abc import Mapping
 from typing import Any, get_args
 
 import attrs
+import jsonschema
+import referencing
+from referencing.jsonschema import DRAFT7
 
 from mhsd.base.errors import Fault
+from mhsd.base.resources import schema_document, schema_names
 from mhsd.core.admission import Attempt
 from mhsd.core.operations import Ending, EndingKind, Operation
 from mhsd.core.sessions import Grant, Session
@@ -142,6 +146,14 @@ def operation(**changes: Any) -> Operation:
 
 def ending(kind: EndingKind) -> Ending:
     return Ending(kind, f"endpoint:{kind}", AT, OPENED if kind == "interlock" else None)
+
+
+REGISTRY: Any = referencing.Registry().with_resources(
+    [(schema_document(name)["$id"], DRAFT7.create_resource(schema_document(name))) for name in schema_names()]
+)
+JUDGE = jsonschema.Draft7Validator(schema_document("receipt"), registry=REGISTRY)
+"""Judges whole receipts by the shipped schema, with another program than the endpoint's own."""
+EVIDENCE = {"seq": 812, "prev_digest": ZEROS, "digest": ZEROS}
 
 
 @attrs.define

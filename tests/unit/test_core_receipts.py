@@ -4,13 +4,9 @@ import copy
 import math
 from typing import Any
 
-import jsonschema
 import pytest
-import referencing
-from referencing.jsonschema import DRAFT7
 
 from mhsd.base.errors import ERRORS, Fault
-from mhsd.base.resources import schema_document, schema_names
 from mhsd.core import receipts
 from mhsd.core.operations import (
     Conclusion,
@@ -33,7 +29,9 @@ from tests.unit.core_builders import (
     CONVEY,
     DEVICE,
     ENDPOINT,
+    EVIDENCE,
     INTERIM,
+    JUDGE,
     KINDS,
     LATER,
     MOVE,
@@ -48,11 +46,6 @@ from tests.unit.core_builders import (
     operation,
 )
 
-REGISTRY: Any = referencing.Registry().with_resources(
-    [(schema_document(name)["$id"], DRAFT7.create_resource(schema_document(name))) for name in schema_names()]
-)
-JUDGE = jsonschema.Draft7Validator(schema_document("receipt"), registry=REGISTRY)
-EVIDENCE = {"seq": 812, "prev_digest": ZEROS, "digest": ZEROS}
 MOVED, STILL = Change(41, 42, ZEROS), Change(41, 41, ZEROS)
 ALICE = {"principal": {"id": "human:alice", "kind": "human"}, "approved_at": AT}
 

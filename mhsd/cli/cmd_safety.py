@@ -100,12 +100,11 @@ def permit(
         target, binding = find_binding(client, capability, resource, device)
         if binding is None and resource is None and len(bindings_of(target.device, capability)) > 1:
             raise UsageProblem(f"{capability} is bound to several resources; name one with --resource")
-        digest = _input_digest(capability, target.resource, content)
         params: dict[str, Any] = {
             "session_id": session,
             "device_id": target.device_id,
             "capability_id": capability,
-            "input_digest": digest,
+            "input_digest": _input_digest(capability, target.resource, content),
             "ttl_s": ttl_s,
             "approvals": [],
         }
@@ -124,7 +123,6 @@ def permit(
                     f"{capability} on {plain(target.resource or '-')} of {plain(path_of(target.device_id))}",
                 ],
                 ["input", value(content)],
-                ["digest", digest],
                 ["holds until", f"{value(answered.get('expires_at'))}, once"],
             ]
         )

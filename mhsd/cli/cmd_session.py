@@ -55,24 +55,26 @@ def session_open(
     if link.json:
         emit(session.grant)
         return exits.OK
-    rows = [
-        ["session", session.session_id],
-        ["mode", value(session.grant.get("mode"))],
-        ["ends at", f"{value(session.grant.get('expires_at'))} unless a heartbeat comes"],
-    ]
-    granted = session.grant.get("granted") or []
-    rows += [
-        [
-            "granted" if index == 0 else "",
-            f"{value(entry.get('capability_id'))} on {value(entry.get('resource'))}"
-            f" of {plain(path_of(str(entry.get('device_id'))))}",
-        ]
-        for index, entry in enumerate(granted)
-    ]
-    rows += [] if granted else [["granted", "reading only"]]
-    rows.append(["use it", f"mhsctl call --session {session.session_id} ..."])
-    say(table(rows))
+    say(_grant_lines(session))
     return exits.OK
+
+
+def _grant_lines(session: Session) -> list[str]:
+    granted = session.grant.get("granted") or []
+    texts = [
+        f"{value(entry.get('capability_id'))} on {value(entry.get('resource'))}"
+        f" of {plain(path_of(str(entry.get('device_id'))))}"
+        for entry in granted
+    ] or ["reading only"]
+    return table(
+        [
+            ["session", plain(session.session_id)],
+            ["mode", value(session.grant.get("mode"))],
+            ["ends at", f"{value(session.grant.get('expires_at'))} unless a heartbeat comes"],
+            *(["granted" if index == 0 else "", text] for index, text in enumerate(texts)),
+            ["use it", f"mhsctl call --session {plain(session.session_id)} ..."],
+        ]
+    )
 
 
 @client_command

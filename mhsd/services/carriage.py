@@ -13,6 +13,7 @@ from mhsd.base.errors import Fault
 from mhsd.core import receipts
 from mhsd.core.admission import CONFIGURE, Attempt
 from mhsd.core.operations import Lost, Native, Operation, Returned, conclude
+from mhsd.core.redaction import redacted
 from mhsd.driver import Reading
 from mhsd.driver.manifest import Binding
 from mhsd.services.device_host import DeviceHost
@@ -102,14 +103,14 @@ def refusal_entry(host: DeviceHost, attempt: Attempt, shared: Mapping[str, Any],
         attempt.permit.state = "issued"
         attempt.permit = None
     body = receipts.rejected(shared, host.ids.ulid(), fault, host.revision, host.wall())
-    return _entry("rejected", body, attempt, None, None)
+    return _entry(host, "rejected", body, attempt, None, None)
 
 
 def interim_entry(host: DeviceHost, carriage: Carriage, operation: Operation) -> Receipt:
     """The `unknown` receipt of a caller whose deadline passed; the final receipt will name it."""
     operation.interim_id = host.ids.ulid()
     body = receipts.interim(carriage.shared, operation, operation.interim_id, host.revision, host.wall())
-    return _entry("interim", body, carriage.attempt, operation, None)
+    return _entry(host, "interim", body, carriage.attempt, operation, None)
 
 
 def final_entry(
@@ -136,7 +137,7 @@ def final_entry(
     operation.concluded = True
     attempt.session.outcomes[conclusion.status] += 1
     carriage.concluded.set()
-    return _entry("final", body, attempt, operation, host.revision)
+    return _entry(host, "final", body, attempt, operation, host.revision)
 
 
 def resources_of(host: DeviceHost, attempt: Attempt) -> tuple[str, ...]:
@@ -173,6 +174,7 @@ def _configured(
 
 
 def _entry(
+    host: DeviceHost,
     kind: Literal["rejected", "interim", "final"],
     body: dict[str, Any],
     attempt: Attempt,
@@ -181,7 +183,7 @@ def _entry(
 ) -> Receipt:
     return Receipt(
         kind=kind,
-        body=body,
+        body=redacted(body, host.manifest.redaction),
         device_id=attempt.device_id,
         command_id=attempt.command_id,
         operation_id=operation.operation_id if operation is not None else None,

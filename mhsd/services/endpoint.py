@@ -262,6 +262,9 @@ def _interrupted(endpoint: Endpoint, intent: Intent, device: ServedDevice | None
         "effects": [],
         "error": fault.receipt_error(),
     }
+    row = endpoint.store.find_command(intent.device_id, intent.command_id)
+    if row is not None and row.interim is not None:
+        receipts.add_vendor(body, {"reconciles": row.interim.receipt_id})
     return Receipt(
         kind="final",
         body=body,

@@ -197,10 +197,29 @@ def _state_schema(device: ServedDevice, resource: str | None) -> Mapping[str, An
 
 
 def operations_get(context: Context, params: OperationsGetParams) -> Raw:
-    """The current receipt of an operation, with its progress [PROTO-030]. Executes nothing."""
+    """The current receipt of an operation, with its progress [PROTO-030]. Executes nothing.
+
+    A command that never became an operation is found by its command_id too: its refusal was its answer [OP-001].
+    """
     session = context.session(params.session_id)
+    if params.command_id is not None:
+        refused = _refused(context, session, params.command_id, params.device_id)
+        if refused is not None:
+            return refused
     device, row = _operation(context, session, params.operation_id, params.command_id, params.device_id)
     return device.executions.current(row)
+
+
+def _refused(context: Context, session: Session, command_id: str, device_id: str | None) -> Raw | None:
+    """The caller's last refusal under a command_id that no execution has."""
+    store = context.endpoint.store
+    device = context.device_in(session, device_id)
+    if store.find_command(device.device_id, command_id) is not None:
+        return None
+    receipt = store.find_rejected(device.device_id, command_id)
+    if receipt is None or receipt.body["principal"]["id"] != session.principal_id:
+        return None
+    return receipt.wire()
 
 
 async def operations_cancel(context: Context, params: OperationsCancelParams) -> Raw:

@@ -189,10 +189,22 @@ def test_looking_up_executes_nothing(session: Session) -> None:
     assert (after["revision"], after["state"]) == (before["revision"], before["state"])
 
 
-def test_a_refused_command_is_no_operation(session: Session) -> None:
-    """[PROTO-030, OP-001]"""
-    receipt = session.command(STEP, {"ticks": 0})
-    refused = session.refused("mhs.operations.get", command_id=receipt["command_id"], **WAIT)
+def test_a_refusal_is_found_by_its_command_id_until_the_id_is_used(session: Session) -> None:
+    """[PROTO-030, OP-001, OP-002]"""
+    command_id = ulid()
+    session.command(STEP, {"ticks": -1}, command_id=command_id)
+    refused = session.command(STEP, {"ticks": 0}, command_id=command_id)
+    assert session.look_up(command_id) == refused
+    done = session.completed(STEP, {"ticks": 1}, command_id=command_id)
+    assert session.look_up(command_id) == done
+    reused = session.command(STEP, {"ticks": 2}, command_id=command_id)
+    assert reused["status"] == "rejected"
+    assert session.look_up(command_id) == done
+
+
+def test_a_command_that_never_came_is_unknown(session: Session) -> None:
+    """[PROTO-030]"""
+    refused = session.refused("mhs.operations.get", command_id=ulid(), **WAIT)
     assert refused.code == "MHS.OPERATION.UNKNOWN"
 
 

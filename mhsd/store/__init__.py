@@ -70,5 +70,6 @@ async def open_store(
                 failure = error
             finally:
                 await store.close()
+                files.abandoned = store.abandoned
         if failure is not None:
             raise failure

@@ -17,25 +17,36 @@ from mhsd.store.receipts import PageReader, ReceiptReader
 from mhsd.wire.canonical import canonical
 
 Genesis = Mapping[str, str]
+Kind = Literal["memory", "state_dir"]
 
 
-@attrs.frozen(eq=False)
+@attrs.define(eq=False)
 class StoreFiles:
-    """The open files of a store, and what they said when they were opened."""
+    """The open files of a store, and what they said when they were opened.
 
-    kind: Literal["memory", "state_dir"]
+    `abandoned`: a thread is still inside the writing connection, because the disk did not answer. Then closing does
+    not touch that connection, which would wait for the thread, and the directory stays locked until the process ends.
+    """
+
+    kind: Kind
     genesis: Genesis
     latched: Mapping[str, LatchRecord]
     writer: sqlite3.Connection
     reader: ReceiptReader
     pages: PageReader
     latch: LatchFile | None
+    abandoned: bool = False
 
     def close(self) -> None:
         """Close all of it. The last connection empties the log into the database; after a failure it may not."""
-        for connection in (self.reader, self.pages, self.writer):
-            with suppress(sqlite3.Error):
-                connection.close()
+        with suppress(sqlite3.Error):
+            self.reader.close()
+        with suppress(sqlite3.Error):
+            self.pages.close()
+        if self.abandoned:
+            return
+        with suppress(sqlite3.Error):
+            self.writer.close()
         if self.latch is not None:
             self.latch.close()
 
@@ -49,30 +60,26 @@ def open_files(
     `genesis` becomes that of a new store; an existing one keeps its own. StartError in one line.
     """
     if state_dir is None:
-        scratch, lock = open_scratch_dir()
-        try:
-            files = _open(scratch, "memory", genesis, device_ids, connect)
-            try:
-                yield files
-            finally:
-                files.close()
-        finally:
-            remove_scratch_dir(scratch, lock)
-        return
-    lock = open_state_dir(state_dir)
+        directory, lock = open_scratch_dir()
+    else:
+        directory, lock = state_dir, open_state_dir(state_dir)
+    files: StoreFiles | None = None
     try:
-        files = _open(state_dir, "state_dir", genesis, device_ids, connect)
-        try:
-            yield files
-        finally:
-            files.close()
+        kind: Kind = "memory" if state_dir is None else "state_dir"
+        files = _open(directory, kind, genesis, device_ids, connect)
+        yield files
     finally:
-        lock.release()
+        if files is not None:
+            files.close()
+        if state_dir is None:
+            remove_scratch_dir(directory, lock)
+        elif files is None or not files.abandoned:
+            lock.release()
 
 
 def _open(
     directory: Path,
-    kind: Literal["memory", "state_dir"],
+    kind: Kind,
     genesis: Genesis,
     device_ids: Sequence[str],
     connect: Connect,

@@ -45,6 +45,8 @@ class Store:
         self.open_intents: list[Intent] = [_intent(row) for row in files.reader.intents()]
         """The commands that the last process left without a final receipt."""
         self._closed = False
+        self.abandoned = False
+        """Whether `close` left a thread behind that waits for the disk."""
         self._writer = Writer(
             files.writer, inline=inline, on_landed=self._landed, on_failed=self._forget_what_is_not_durable
         )
@@ -172,6 +174,7 @@ class Store:
             await self._finished.wait()
             return
         log.critical("the disk did not answer within %g s; what it did not take is lost", FLUSH_S)
+        self.abandoned = True
         self._stop_writing(at_once=True)
 
     def _stop_writing(self, at_once: bool) -> None:

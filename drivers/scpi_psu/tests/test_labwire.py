@@ -1,12 +1,13 @@
 """The real driver on the labwire simulator's supply, which answers every command and has its own physics.
 
 The simulator needs Python 3.12 or newer, so it runs in whatever interpreter has it: the one that
-MHSD_LABWIRE_PYTHON names, else python3.13 or python3.12 on the PATH.
+MHSD_LABWIRE_PYTHON names, else the one of the tests, else python3.13 or python3.12 on the PATH.
 """
 
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import AsyncIterator
 from functools import cache
 from pathlib import Path
@@ -26,7 +27,7 @@ PATIENCE_S = 30
 def interpreter() -> str | None:
     """A Python that can import the simulator."""
     named = os.environ.get("MHSD_LABWIRE_PYTHON")
-    for name in [named] if named else ["python3.13", "python3.12"]:
+    for name in [named] if named else [sys.executable, "python3.13", "python3.12"]:
         found = shutil.which(name)
         if found and subprocess.run([found, "-c", "import labwire.sim"], capture_output=True).returncode == 0:
             return found

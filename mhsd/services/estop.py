@@ -31,6 +31,9 @@ STATE_READ_S = 1.0
 SETTLE_S = 1.0
 """How long the stop waits for the receipts of the operations that it ended, so that they stand before its own."""
 
+LONGEST_SUMMARY = 1000
+"""Characters of an effect's summary; a longer reason is cut there, and stands whole in the status."""
+
 
 @attrs.frozen
 class StopRequest:
@@ -165,7 +168,7 @@ class EmergencyStop:
             "effects": [
                 {
                     "kind": "safety.estop",
-                    "summary": f"emergency stop engaged: {request.reason}",
+                    "summary": f"emergency stop engaged: {request.reason}"[:LONGEST_SUMMARY],
                     "reversible": True,
                     "severity": host.manifest.risk_class,
                 }

@@ -104,7 +104,7 @@ def _version(db: sqlite3.Connection, path: Path) -> int:
 def _check_head(db: sqlite3.Connection, path: Path) -> None:
     """The last receipt must have the digest it states: what follows would be chained to it."""
     row: tuple[Any, ...] | None = db.execute(
-        "SELECT seq, prev_digest, digest, body FROM receipts ORDER BY seq DESC LIMIT 1"
+        "SELECT seq, prev_digest, digest, CAST(body AS BLOB) FROM receipts ORDER BY seq DESC LIMIT 1"
     ).fetchone()
     if row is not None and sha256_text(row[3] + row[1].encode()) != row[2]:
         raise StartError(f"{path} is damaged: receipt {row[0]} does not have the digest that it states", 2)

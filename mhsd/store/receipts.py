@@ -9,7 +9,8 @@ from mhsd.store.entries import CommandRow, Page, StoredReceipt
 from mhsd.wire.json_text import count_items
 
 _COMMAND = "device_id, command_id, input_digest, principal_id, operation_id, session_id"
-_STORED = "seq, prev_digest, digest, body"
+# Whoever edits the file with another program may leave text where bytes were.
+_STORED = "seq, prev_digest, digest, CAST(body AS BLOB)"
 
 # The columns are constants of this module.
 _FINAL_OF_COMMAND = f"""

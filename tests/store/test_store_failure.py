@@ -4,6 +4,7 @@ import sqlite3
 import threading
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -33,7 +34,7 @@ class Faulty(sqlite3.Connection):
     hang: threading.Event | None = None
     hanging = threading.Event()
 
-    def execute(self, sql: str, *parameters: object) -> sqlite3.Cursor:
+    def execute(self, sql: str, *parameters: Any) -> sqlite3.Cursor:
         if self.failing_sql is not None and sql.startswith(self.failing_sql):
             raise sqlite3.OperationalError("disk I/O error")
         if self.hang is not None and sql == "COMMIT":

@@ -7,6 +7,7 @@ import sqlite3
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from mhsd.core.chain import verify_bundle
 from mhsd.store import Store
@@ -180,7 +181,7 @@ async def test_receipts_are_flushed_to_the_disk_before_they_are_acknowledged(tmp
     settings: list[int] = []
 
     class Asked(sqlite3.Connection):
-        def execute(self, sql: str, *parameters: object) -> sqlite3.Cursor:
+        def execute(self, sql: str, *parameters: Any) -> sqlite3.Cursor:
             if sql == "COMMIT":
                 settings.append(super().execute("PRAGMA synchronous").fetchall()[0][0])
             return super().execute(sql, *parameters)

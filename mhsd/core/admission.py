@@ -17,6 +17,7 @@ from mhsd.core.limits import LimitFacts, limit_refusal
 from mhsd.core.patches import patch_refusal
 from mhsd.core.permits import Permit
 from mhsd.core.sessions import Session
+from mhsd.core.snapshots import Restoration
 from mhsd.wire.json_text import excerpt
 
 CONFIGURE = "cap.device.configure.v1"
@@ -58,6 +59,42 @@ class BindingFacts(Protocol):
     def capability(self) -> CapabilityFacts: ...
 
 
+class Step(IntEnum):
+    """The rungs in their order; the JSON-RPC errors that stand before them are the handlers' work."""
+
+    CLASS = 0
+    BINDING = 1
+    GRANT = 2
+    MODE = 3
+    ARMED = 4
+    AVAILABLE = 5
+    DRAINING = 6
+    LATCH = 7
+    INPUT = 8
+    LIMITS = 9
+    INTERLOCKS = 10
+    SNAPSHOT = 11
+    REVISION = 12
+    PERMIT = 13
+    RATE = 14
+    CONCURRENCY = 15
+
+
+RESTORE_RUNGS = frozenset(
+    {
+        Step.MODE,
+        Step.AVAILABLE,
+        Step.DRAINING,
+        Step.LATCH,
+        Step.INTERLOCKS,
+        Step.SNAPSHOT,
+        Step.REVISION,
+        Step.CONCURRENCY,
+    }
+)
+"""What is checked of a restore: it is no binding's command, so that none of the rungs about one applies."""
+
+
 @attrs.define(eq=False)
 class Attempt:
     """One command on its way through the envelope; times are monotonic seconds of the endpoint."""
@@ -79,6 +116,9 @@ class Attempt:
     permit_id: str | None = None
     trace_id: str | None = None
     state_schema: Mapping[str, Any] | None = None
+    restoration: Restoration | None = None
+    rungs: frozenset[Step] = frozenset(Step)
+    """The rungs that apply; a command passes them all."""
     permit: Permit | None = None
     interlocks: Mapping[str, str] | None = None
 
@@ -127,26 +167,6 @@ class DeviceView(Protocol):
     def slot_refusal(self, attempt: Attempt) -> Fault | None: ...
 
 
-class Step(IntEnum):
-    """The rungs in their order; the JSON-RPC errors that stand before them are the handlers' work."""
-
-    CLASS = 0
-    BINDING = 1
-    GRANT = 2
-    MODE = 3
-    ARMED = 4
-    AVAILABLE = 5
-    DRAINING = 6
-    LATCH = 7
-    INPUT = 8
-    LIMITS = 9
-    INTERLOCKS = 10
-    REVISION = 11
-    PERMIT = 12
-    RATE = 13
-    CONCURRENCY = 14
-
-
 def _class_known(attempt: Attempt, _: DeviceView) -> Fault | None:
     if attempt.class_known:
         return None
@@ -179,9 +199,9 @@ def _granted(attempt: Attempt, _: DeviceView) -> Fault | None:
 
 
 def _mode_allows(attempt: Attempt, device: DeviceView) -> Fault | None:
-    if device.mode != "replay" or not attempt.actuating:
-        return None
-    return Fault("MHS.MODE.READ_ONLY", f"{attempt.device_id} replays a recording and cannot be driven")
+    if device.mode == "replay" and attempt.actuating:
+        return Fault("MHS.MODE.READ_ONLY", f"{attempt.device_id} replays a recording and cannot be driven")
+    return attempt.restoration.mode_refusal() if attempt.restoration is not None else None
 
 
 def _armed(attempt: Attempt, device: DeviceView) -> Fault | None:
@@ -244,6 +264,10 @@ def _interlocks_closed(attempt: Attempt, _: DeviceView) -> Fault | None:
     return interlock_refusal(attempt.binding.interlocks, attempt.interlocks)
 
 
+def _snapshot_restorable(attempt: Attempt, device: DeviceView) -> Fault | None:
+    return attempt.restoration.refusal(device.latched) if attempt.restoration is not None else None
+
+
 def _revision_expected(attempt: Attempt, device: DeviceView) -> Fault | None:
     if attempt.expected_revision is None or attempt.expected_revision == device.revision:
         return None
@@ -281,6 +305,7 @@ ENVELOPE: tuple[tuple[Step, Check], ...] = (
     (Step.INPUT, _input_valid),
     (Step.LIMITS, _within_limits),
     (Step.INTERLOCKS, _interlocks_closed),
+    (Step.SNAPSHOT, _snapshot_restorable),
     (Step.REVISION, _revision_expected),
     (Step.PERMIT, _permitted),
     (Step.RATE, _within_rate),
@@ -289,9 +314,9 @@ ENVELOPE: tuple[tuple[Step, Check], ...] = (
 
 
 def refusal(attempt: Attempt, device: DeviceView, first: Step, last: Step) -> Fault | None:
-    """The first refusal from rung `first` to rung `last`, both included."""
-    for _, check in ENVELOPE[first : last + 1]:
-        fault = check(attempt, device)
+    """The first refusal from rung `first` to rung `last`, both included, of those that apply to the attempt."""
+    for step, check in ENVELOPE[first : last + 1]:
+        fault = check(attempt, device) if step in attempt.rungs else None
         if fault is not None:
             return fault
     return None

@@ -273,7 +273,7 @@ class Executions:
         return (
             refusal(attempt, self.host, Step.LATCH, Step.INTERLOCKS)
             or unreadable
-            or refusal(attempt, self.host, Step.REVISION, Step.CONCURRENCY)
+            or refusal(attempt, self.host, Step.SNAPSHOT, Step.CONCURRENCY)
             or (store_fault(self.store.failure) if self.store.failure is not None else None)
             or deadline_refusal(attempt, trio.current_time())
         )

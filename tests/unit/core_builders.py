@@ -13,6 +13,7 @@ from mhsd.base.resources import schema_document, schema_names
 from mhsd.core.admission import Attempt
 from mhsd.core.operations import Ending, EndingKind, Operation
 from mhsd.core.sessions import Grant, Session
+from mhsd.core.snapshots import Origin, Restoration
 from mhsd.driver.classes import CapabilityClass
 from mhsd.driver.manifest import Binding, Limit
 from mhsd.wire.canonical import digest
@@ -154,6 +155,44 @@ REGISTRY: Any = referencing.Registry().with_resources(
 JUDGE = jsonschema.Draft7Validator(schema_document("receipt"), registry=REGISTRY)
 """Judges whole receipts by the shipped schema, with another program than the endpoint's own."""
 EVIDENCE = {"seq": 812, "prev_digest": ZEROS, "digest": ZEROS}
+
+
+STATE: dict[str, dict[str, Any]] = {
+    "world": {"estop": "released"},
+    "belt": {"speed_mm_s": 100, "measured_mm_s": 99.8},
+}
+
+
+def origin(**changes: Any) -> Origin:
+    """A conveyor whose measured speed does not count in its hash."""
+    states = {
+        "world": {"properties": {"estop": {"enum": ["released", "engaged"]}}, "required": ["estop"]},
+        "belt": {
+            "properties": {
+                "speed_mm_s": {"type": "number", "minimum": 0},
+                "measured_mm_s": {"type": "number"},
+            },
+            "required": ["speed_mm_s", "measured_mm_s"],
+        },
+    }
+    closed = {
+        name: {"type": "object", "additionalProperties": False, **each} for name, each in states.items()
+    }
+    known = Origin(
+        device_id=DEVICE,
+        instance_id="01J8ZQ3V6Y7M2N4P6R8S0T2V4W",
+        mode="simulated",
+        fidelity={"determinism": "exact", "gaps": [], "snapshot_restore": True},
+        states={name: compile_schema(each) for name, each in closed.items()},
+        exclusions={"world": (), "belt": ("/measured_mm_s",)},
+    )
+    return attrs.evolve(known, **changes)
+
+
+def restoration(**changes: Any) -> Restoration:
+    """A snapshot of the conveyor on its way back into it; `changes` are made to the document, None takes out."""
+    document = {**origin().snapshot(STATE, 41, AT), **changes}
+    return Restoration({name: value for name, value in document.items() if value is not None}, origin())
 
 
 @attrs.define

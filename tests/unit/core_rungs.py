@@ -5,7 +5,7 @@ from typing import Any
 
 from mhsd.base.errors import Fault
 from mhsd.core.admission import Attempt, Step, refusal
-from tests.unit.core_builders import Shown, attempt
+from tests.unit.core_builders import DEVICE, Shown, attempt, restoration
 
 Break = Callable[[Attempt, Shown], None]
 
@@ -54,6 +54,10 @@ def interlocks(a: Attempt, _: Shown) -> None:
     a.interlocks = {"door_closed": "open"}
 
 
+def snapshot(a: Attempt, _: Shown) -> None:
+    a.restoration = restoration(device_id=f"{DEVICE}-2")
+
+
 def revision(a: Attempt, d: Shown) -> None:
     a.expected_revision = d.revision + 1
 
@@ -82,6 +86,7 @@ RUNGS: tuple[tuple[str, Break], ...] = (
     ("MHS.CAPABILITY.INPUT_INVALID", input_),
     ("MHS.SAFETY.ENVELOPE_VIOLATION", limits),
     ("MHS.SAFETY.INTERLOCK_OPEN", interlocks),
+    ("MHS.CONFLICT.SNAPSHOT_MISMATCH", snapshot),
     ("MHS.CONFLICT.REVISION", revision),
     ("MHS.SAFETY.APPROVAL_REQUIRED", permit),
     ("MHS.LIMIT.RATE_EXCEEDED", rate),

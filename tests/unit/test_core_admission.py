@@ -10,14 +10,26 @@ from mhsd.base.errors import Fault
 from mhsd.core.admission import (
     CONFIGURE,
     ENVELOPE,
+    RESTORE_RUNGS,
     Step,
     deadline_refusal,
     last_refusal,
     prior_refusal,
     refusal,
 )
+from mhsd.core.snapshots import Restoration
 from mhsd.wire.schema import compile_schema
-from tests.unit.core_builders import DEVICE, MOVE, Shown, attempt, binding, capability, session
+from tests.unit.core_builders import (
+    DEVICE,
+    MOVE,
+    Shown,
+    attempt,
+    binding,
+    capability,
+    origin,
+    restoration,
+    session,
+)
 from tests.unit.core_rungs import (
     CODES,
     RUNGS,
@@ -91,6 +103,36 @@ def test_a_simulation_control_skips_latch_interlocks_and_slot_and_nothing_else(s
     a, d = broken(binding=binding(simulation_control=True))
     RUNGS[step][1](a, d)
     assert answer(a, d) == (None if step in SKIPPED_BY_SIMULATION_CONTROLS else CODES[step])
+
+
+@pytest.mark.parametrize("step", list(Step), ids=lambda step: step.name)
+def test_a_restore_is_checked_on_its_own_rungs_and_no_other(step: Step) -> None:
+    """[PROTO-035]"""
+    own = {
+        Step.MODE,
+        Step.AVAILABLE,
+        Step.DRAINING,
+        Step.LATCH,
+        Step.INTERLOCKS,
+        Step.SNAPSHOT,
+        Step.REVISION,
+        Step.CONCURRENCY,
+    }
+    a, d = broken(restoration=restoration(), rungs=RESTORE_RUNGS)
+    if step is Step.BINDING:
+        a.capability_id = "cap.internal.restore.v1"
+    else:
+        RUNGS[step][1](a, d)
+    assert answer(a, d) == (CODES[step] if step in own else None)
+
+
+@pytest.mark.parametrize("mode", ["hardware", "hybrid", "replay"])
+def test_only_a_simulated_device_is_restored(mode: str) -> None:
+    """[PROTO-035, PROTO-035a]"""
+    a = attempt(restoration=Restoration(restoration().document, origin(mode=mode)), rungs=RESTORE_RUNGS)
+    expected = "MHS.MODE.READ_ONLY" if mode == "replay" else "MHS.MODE.RESTORE_UNSUPPORTED"
+    assert answer(a, Shown(mode=mode)) == expected
+    assert answer(a, Shown(mode=mode, latched=True)) == expected
 
 
 def test_measuring_works_on_a_device_whose_state_is_unconfirmed_and_driving_does_not() -> None:

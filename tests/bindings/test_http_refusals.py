@@ -64,6 +64,18 @@ async def test_http_1_0_needs_a_host_too_and_is_served_with_one(served: Served) 
     assert (answer.status, answer.body) == (200, BODY)
 
 
+async def test_http_1_0_with_two_hosts_is_forbidden(served: Served) -> None:
+    head = b"POST /mhs/v1/rpc HTTP/1.0\r\nHost: localhost\r\nHost: evil.example\r\n"
+    assert (await raw(served, head + FRAMED)).status == 403
+
+
+async def test_a_refused_client_sees_the_end_at_once_although_it_keeps_its_side_open(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mhsd.bindings.limits.LINGER_S", 3600)
+    await raw(served, b"GET /nothing HTTP/1.1\r\nHost: localhost\r\n\r\n")
+
+
 @pytest.mark.parametrize("name", ["localhost", "127.0.0.1", "[::1]", "LOCALHOST"])
 async def test_the_endpoints_own_loopback_origin_passes(served: Served, client: Client, name: str) -> None:
     assert (await client.post(BODY, f"Origin: http://{name}:{served.port}")).status == 200

@@ -398,6 +398,31 @@ DOCUMENTS: dict[str, dict[str, Any]] = {
         },
     },
     "state-document": {"revision": 0, "state": {"tick": 0}, "state_hash": ZEROS, "sampled_at": NOW},
+    "snapshot": {
+        "device_id": RECEIPT["device_id"],
+        "instance_id": OPERATION.removeprefix("op_"),
+        "mode": "simulated",
+        "fidelity_digest": ZEROS,
+        "revision": 77,
+        "state_hash": ZEROS,
+        "snapshot": {"world": {"tick": 77}},
+        "state": {"world": {"tick": 77}},
+        "snapshot_digest": ZEROS,
+        "created_at": NOW,
+    },
+    "operation-list": {
+        "operations": [
+            {
+                "operation_id": OPERATION,
+                "device_id": RECEIPT["device_id"],
+                "capability_id": "cap.motion.convey.v1",
+                "state": "running",
+                "progress": {"percent": 40, "ticks": 4, "message": "40 of 100 mm"},
+                "accepted_at": NOW,
+            }
+        ],
+        "truncation": {"reason": "limit", "limit": 1000},
+    },
     "schema-result": {
         "schema": {},
         "digest": ZEROS,

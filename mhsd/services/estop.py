@@ -14,6 +14,7 @@ import trio
 
 from mhsd.base.errors import Fault
 from mhsd.core import receipts
+from mhsd.core.latch import SafetyState
 from mhsd.services.carriage import Carriage
 from mhsd.services.device_host import StopRun
 from mhsd.services.served_device import ServedDevice
@@ -80,7 +81,7 @@ class EmergencyStop:
         latch_latency_ms = _elapsed_ms(request.received_mono_s)
         log.warning("EMERGENCY STOP of %s by %s", [d.device_id for d in devices], request.principal["id"])
         refused = Fault("MHS.SAFETY.ESTOP_LATCHED", "the emergency stop was engaged while the command waited")
-        durable = _Once(self._store, safety.snapshot())
+        durable = _Once(self._store, safety)
         reports: list[_Report] = []
         for device in devices:
             device.host.stop_run = StopRun()
@@ -198,15 +199,16 @@ class EmergencyStop:
 class _Once:
     """The latch file is written once for a stop of several devices; each of them waits for the same outcome."""
 
-    def __init__(self, store: Store, latches: Mapping[str, Any]) -> None:
+    def __init__(self, store: Store, safety: SafetyState) -> None:
         self._store = store
-        self._latches = latches
+        self._safety = safety
         self._done = trio.Event()
         self._durable = False
 
     async def write(self) -> None:
         try:
-            self._durable = await self._store.write_latch(self._latches)
+            # The latches as they are now: tasks of two stops may start in either order, and the last one wins.
+            self._durable = await self._store.write_latch(self._safety.snapshot())
         finally:
             self._done.set()
 

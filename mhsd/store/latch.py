@@ -27,6 +27,7 @@ UNREADABLE = "the latch file cannot be read, so the emergency stop counts as eng
 _MAGIC = b"MHSLATCH"
 _HEADER = struct.Struct(">8sQI32s")
 _EVERY_DEVICE = "*"
+_SHORT_REASON = 64
 
 
 @attrs.frozen
@@ -69,7 +70,7 @@ class LatchFile:
         self.latched = latched
 
     def write(self, latches: Mapping[str, Any]) -> None:
-        """Durable when it returns; OSError where it is not, ValueError for more than a slot holds. Blocks."""
+        """Durable when it returns; OSError where it is not. Blocks."""
         sequence = self._sequence + 1
         block = _block(sequence, latches)
         if os.pwrite(self._fd, block, (sequence % 2) * SLOT_BYTES) != len(block):
@@ -131,10 +132,18 @@ def _latched(latches: Mapping[str, Any]) -> Mapping[str, LatchRecord]:
 
 
 def _block(sequence: int, latches: Mapping[str, Any]) -> bytes:
-    payload = json.dumps(latches, separators=(",", ":")).encode()
-    if _HEADER.size + len(payload) > SLOT_BYTES:
-        raise ValueError("the latches of so many devices do not fit the latch file")
+    payload = _payload(latches)
     return _HEADER.pack(_MAGIC, sequence, len(payload), _checksum(sequence, payload)) + payload
+
+
+def _payload(latches: Mapping[str, Any]) -> bytes:
+    """The latches as they fit a slot. Which devices are latched matters more than why; at worst, all of them are."""
+    short = {name: {**latch, "reason": latch["reason"][:_SHORT_REASON]} for name, latch in latches.items()}
+    forms = [latches, short]
+    if latches:
+        forms.append({_EVERY_DEVICE: next(iter(short.values()))})
+    payloads = (json.dumps(form, separators=(",", ":")).encode() for form in forms)
+    return next(payload for payload in payloads if _HEADER.size + len(payload) <= SLOT_BYTES)
 
 
 def _checksum(sequence: int, payload: bytes) -> bytes:

@@ -83,6 +83,13 @@ def receipt_in(answer: Any) -> Any:
     return receipt
 
 
+def conveying(session: Session, **more: Any) -> Any:
+    """The running receipt of a convey whose caller has stopped waiting."""
+    receipt = session.command(CONVEY, FAR, **{"deadline_ms": 500, **more})
+    assert receipt["status"] == "running", receipt
+    return receipt
+
+
 def permit(session: Session, value: Any, capability_id: str = PURGE, **more: Any) -> Any:
     """A permit for exactly this input on the valve, or with `resource` on another resource."""
     resource = more.pop("resource", "valve")

@@ -13,6 +13,7 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import lru_cache
+from http import HTTPStatus
 from urllib.parse import unquote
 
 import attrs
@@ -356,7 +357,10 @@ class Connection:
         unread = self._http.their_state is h11.SEND_BODY
         if close or unread or self._draining or self._lane == "stop":
             headers.append(("Connection", "close"))
-        data = self._http.send(h11.Response(status_code=reply.status, headers=headers)) or b""
+        response = h11.Response(
+            status_code=reply.status, headers=headers, reason=HTTPStatus(reply.status).phrase
+        )
+        data = self._http.send(response) or b""
         if reply.body and self._method != b"HEAD":
             data += self._http.send(h11.Data(data=reply.body)) or b""
         data += self._http.send(h11.EndOfMessage()) or b""

@@ -253,13 +253,13 @@ class Stdio:
             self._writing = len(self._outgoing)
             data = b"".join(self._outgoing)
             self._outgoing.clear()
-            self._outgoing_bytes = 0
             try:
                 await self._send.send_all(data)
             except _GONE:
                 self._leave()
                 return
             self._writing = 0
+            self._outgoing_bytes -= len(data)
             self._note_room()
 
     def _leave(self) -> None:

@@ -1,11 +1,13 @@
 """Receipts in their chain, commands in flight, and the e-stop latch, on a disk [MHSD-5, OP-001, OP-006]."""
 
+import sqlite3
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import trio
 
+from mhsd.base.errors import StartError
 from mhsd.store.database import Connect, connect
 from mhsd.store.entries import (
     CommandRow,
@@ -59,7 +61,10 @@ async def open_store(
     """
     genesis = {"endpoint_id": endpoint_id, "created_at": created_at, "mhs_version": mhs_version}
     with open_files(state_dir, genesis, device_ids, connect) as files:
-        store = Store(files, inline=inline)
+        try:
+            store = Store(files, inline=inline)
+        except sqlite3.Error as error:
+            raise StartError(f"the receipt store in {state_dir} cannot be read: {error}") from None
         failure: Exception | None = None
         async with trio.open_nursery() as nursery:
             nursery.start_soon(store.run)

@@ -15,6 +15,7 @@ DATABASE_FILE = "receipts.db"
 Connect = Callable[[Path], sqlite3.Connection]
 
 _BUSY_TIMEOUT_S = 5.0
+_READER_BUSY_TIMEOUT_MS = 100
 
 
 def connect(path: Path) -> sqlite3.Connection:
@@ -23,9 +24,13 @@ def connect(path: Path) -> sqlite3.Connection:
 
 
 def open_reader(path: Path) -> sqlite3.Connection:
-    """A connection that can only read. Results are fetched whole: an open cursor would hold back checkpoints."""
+    """A connection that can only read, and that never makes the event loop wait for another program for long.
+
+    Results must be fetched whole: an open cursor would hold back checkpoints.
+    """
     reader = connect(path)
-    reader.execute("PRAGMA query_only = ON")
+    reader.execute(f"PRAGMA busy_timeout = {_READER_BUSY_TIMEOUT_MS}").fetchall()
+    reader.execute("PRAGMA query_only = ON").fetchall()
     return reader
 
 
@@ -53,8 +58,13 @@ def open_database(path: Path, *, durable: bool, created_at: str, connect: Connec
     except (OSError, sqlite3.Error) as error:
         if db is not None:
             db.close()
-        raise StartError(f"{path} is not a usable receipt store: {error}", 2) from None
+        raise unusable(path, error) from None
     return db
+
+
+def unusable(path: Path, error: Exception) -> StartError:
+    """The refusal to start on a database that cannot be opened, read or written."""
+    return StartError(f"{path} is not a usable receipt store: {error}", 2)
 
 
 def migrations() -> list[tuple[int, str]]:

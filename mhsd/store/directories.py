@@ -3,6 +3,7 @@
 import os
 import shutil
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 from mhsd.base.errors import StartError
@@ -26,13 +27,18 @@ def open_state_dir(path: Path) -> DirectoryLock:
 
 
 def sync_directory(path: Path) -> None:
-    """Make the names of new files in `path`, and its own, durable."""
-    for directory in (path, path.parent):
-        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+    """Make the names of new files in `path` durable, and its own where the parent may be opened."""
+    _sync(path)
+    with suppress(PermissionError):
+        _sync(path.parent)
+
+
+def _sync(directory: Path) -> None:
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def open_scratch_dir() -> tuple[Path, DirectoryLock]:

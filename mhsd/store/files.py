@@ -3,14 +3,14 @@
 import json
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Literal
 
 import attrs
 
 from mhsd.base.errors import StartError
-from mhsd.store.database import DATABASE_FILE, Connect, open_database, open_reader
+from mhsd.store.database import DATABASE_FILE, Connect, open_database, open_reader, unusable
 from mhsd.store.directories import open_scratch_dir, open_state_dir, remove_scratch_dir, sync_directory
 from mhsd.store.latch import LATCH_FILE, EveryDeviceLatched, LatchFile, LatchRecord, open_latch
 from mhsd.store.receipts import PageReader, ReceiptReader
@@ -24,8 +24,8 @@ Kind = Literal["memory", "state_dir"]
 class StoreFiles:
     """The open files of a store, and what they said when they were opened.
 
-    `abandoned`: a thread is still inside the writing connection, because the disk did not answer. Then closing does
-    not touch that connection, which would wait for the thread, and the directory stays locked until the process ends.
+    `abandoned`: a thread is still inside the writing connection, because the disk did not answer. Then nothing is
+    closed, which would wait for the thread, and the directory stays locked until the process ends.
     """
 
     kind: Kind
@@ -37,19 +37,6 @@ class StoreFiles:
     latch: LatchFile | None
     abandoned: bool = False
 
-    def close(self) -> None:
-        """Close all of it. The last connection empties the log into the database; after a failure it may not."""
-        with suppress(sqlite3.Error):
-            self.reader.close()
-        with suppress(sqlite3.Error):
-            self.pages.close()
-        if self.abandoned:
-            return
-        with suppress(sqlite3.Error):
-            self.writer.close()
-        if self.latch is not None:
-            self.latch.close()
-
 
 @contextmanager
 def open_files(
@@ -59,25 +46,23 @@ def open_files(
 
     `genesis` becomes that of a new store; an existing one keeps its own. StartError in one line.
     """
-    if state_dir is None:
-        directory, lock = open_scratch_dir()
-    else:
-        directory, lock = state_dir, open_state_dir(state_dir)
-    files: StoreFiles | None = None
-    try:
-        kind: Kind = "memory" if state_dir is None else "state_dir"
-        files = _open(directory, kind, genesis, device_ids, connect)
-        yield files
-    finally:
-        if files is not None:
-            files.close()
+    with ExitStack() as stack:
         if state_dir is None:
-            remove_scratch_dir(directory, lock)
-        elif files is None or not files.abandoned:
-            lock.release()
+            directory, lock = open_scratch_dir()
+            stack.callback(remove_scratch_dir, directory, lock)
+            files = _open(stack, directory, "memory", genesis, device_ids, connect)
+        else:
+            stack.callback(open_state_dir(state_dir).release)
+            files = _open(stack, state_dir, "state_dir", genesis, device_ids, connect)
+        try:
+            yield files
+        finally:
+            if files.abandoned:
+                stack.pop_all()
 
 
 def _open(
+    stack: ExitStack,
     directory: Path,
     kind: Kind,
     genesis: Genesis,
@@ -85,30 +70,34 @@ def _open(
     connect: Connect,
 ) -> StoreFiles:
     path = directory / DATABASE_FILE
-    durable = kind == "state_dir"
+    created_at = genesis["created_at"]
     latch: LatchFile | None = None
     latched: Mapping[str, LatchRecord] = {}
-    if durable:
+    if kind == "state_dir":
         # The latch comes first: a database without one is then never an interrupted beginning.
-        latch = open_latch(directory / LATCH_FILE, fresh=not path.exists(), now=genesis["created_at"])
+        latch = open_latch(directory / LATCH_FILE, fresh=not path.exists(), now=created_at)
+        stack.callback(latch.close)
         latched = latch.latched
-    created_at = genesis["created_at"]
-    writer = open_database(path, durable=durable, created_at=created_at, connect=connect)
+    writer = open_database(path, durable=kind == "state_dir", created_at=created_at, connect=connect)
+    stack.callback(_close, writer)
     try:
         genesis = _settle_genesis(writer, path, genesis)
-        reader = ReceiptReader(open_reader(path))
-        pages = PageReader(open_reader(path))
-        if durable:
+        reader, pages = ReceiptReader(open_reader(path)), PageReader(open_reader(path))
+        stack.callback(_close, pages)
+        stack.callback(_close, reader)
+        if kind == "state_dir":
             sync_directory(directory)
         if isinstance(latched, EveryDeviceLatched):
             latched = latched.naming([*device_ids, *reader.device_ids()])
     except (OSError, sqlite3.Error) as error:
-        writer.close()
-        raise StartError(f"{path} is not a usable receipt store: {error}", 2) from None
-    except StartError:
-        writer.close()
-        raise
+        raise unusable(path, error) from None
     return StoreFiles(kind, genesis, latched, writer, reader, pages, latch)
+
+
+def _close(connection: sqlite3.Connection | ReceiptReader | PageReader) -> None:
+    """The last connection to close empties the log into the database; after a failure it may not be able to."""
+    with suppress(sqlite3.Error):
+        connection.close()
 
 
 def _settle_genesis(writer: sqlite3.Connection, path: Path, genesis: Genesis) -> Genesis:

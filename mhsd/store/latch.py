@@ -192,7 +192,7 @@ class LatchWriter:
         self._wake.set()
         while self._written_number < mine and not self._failed:
             await self._progress.wait()
-        return not self._failed
+        return self._written_number >= mine
 
     async def run(self) -> None:
         """The writing task; it ends after `close`, when everything that was asked for is written."""
@@ -203,7 +203,8 @@ class LatchWriter:
                     self._wake = trio.Event()
                     continue
                 await self._write_newest()
-        self._failed = self._failed or self._written_number != self._wanted_number
+        # Whoever still waits, or comes later, is told that nothing more is written.
+        self._failed = True
         self._progress.set()
 
     def close(self, cancel: bool = False) -> None:
@@ -217,7 +218,7 @@ class LatchWriter:
         try:
             await self._elsewhere(lambda: self._file.write(latches))
         except Exception as error:
-            # After a failed flush the file's state is unknown: it is never written again [notes: fsyncgate].
+            # After a failed flush the file's state is unknown: it is never written again.
             log.critical("the e-stop latch could not be written to disk: %s", error)
             self._failed = True
         else:
@@ -228,6 +229,6 @@ class LatchWriter:
     async def _elsewhere(self, work: Callable[[], None]) -> None:
         if self._inline:
             work()
-            await trio.lowlevel.checkpoint()
+            await trio.lowlevel.cancel_shielded_checkpoint()
         else:
             await trio.to_thread.run_sync(work, limiter=self._limiter, abandon_on_cancel=True)

@@ -166,7 +166,7 @@ class Writer:
     async def _elsewhere(self, work: Callable[[], object]) -> None:
         if self._inline:
             work()
-            await trio.lowlevel.checkpoint()
+            await trio.lowlevel.cancel_shielded_checkpoint()
         else:
             # Abandoned only when the closing deadline has passed: nothing else cancels this scope.
             await trio.to_thread.run_sync(work, limiter=self._limiter, abandon_on_cancel=True)

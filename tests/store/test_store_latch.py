@@ -83,9 +83,27 @@ async def test_a_failed_write_is_not_durable_and_is_never_tried_again(
         assert store.failure is None
 
 
-async def test_more_latches_than_fit_are_not_durable(tmp_path: Path) -> None:
+async def test_a_stop_is_durable_however_long_its_reason_is(tmp_path: Path) -> None:
     async with opened(tmp_path / "state") as store:
-        assert not await store.write_latch({f"{DEVICE}{n}": FIRE for n in range(2000)})
+        assert await store.write_latch({DEVICE: {"reason": "smoke " * 20_000, "engaged_at": AT}})
+    async with opened(tmp_path / "state") as store:
+        assert set(store.latched) == {DEVICE}
+        assert store.latched[DEVICE].reason.startswith("smoke smoke")
+
+
+async def test_more_latches_than_the_file_names_latch_every_device(tmp_path: Path) -> None:
+    async with opened(tmp_path / "state") as store:
+        assert await store.write_latch({f"{DEVICE}{n}": FIRE for n in range(2000)})
+    async with opened(tmp_path / "state", device_ids=[OTHER_DEVICE]) as store:
+        assert store.latched[f"{DEVICE}7"].engaged_at == AT
+        assert OTHER_DEVICE in dict(store.latched)
+
+
+async def test_a_closed_store_writes_no_latch(tmp_path: Path) -> None:
+    async with opened(tmp_path / "state") as store:
+        pass
+    with trio.fail_after(30):
+        assert not await store.write_latch({DEVICE: FIRE})
 
 
 def write_two(path: Path) -> None:

@@ -142,6 +142,18 @@ async def test_a_truncated_database_is_refused(tmp_path: Path) -> None:
     assert (await refusal(path)).exit_code == 2
 
 
+@pytest.mark.parametrize("table", ["schema_version", "meta", "receipts", "intents", "devices"])
+async def test_a_damaged_page_of_any_table_is_refused(tmp_path: Path, table: str) -> None:
+    path = await filled(tmp_path / "state")
+    db = sqlite3.connect(path / "receipts.db")
+    (page,) = db.execute("SELECT rootpage FROM sqlite_schema WHERE name = ?", (table,)).fetchone()
+    db.close()
+    with (path / "receipts.db").open("r+b") as file:
+        file.seek((page - 1) * 4096)
+        file.write(b"\xa5" * 4096)
+    assert (await refusal(path)).exit_code == 2
+
+
 async def test_a_changed_last_receipt_is_refused(tmp_path: Path) -> None:
     path = await filled(tmp_path / "state")
     db = sqlite3.connect(path / "receipts.db")

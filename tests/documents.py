@@ -30,6 +30,8 @@ RESULTS = {
     "mhs.command": "receipt",
     "mhs.operations.get": "receipt",
     "mhs.operations.cancel": "receipt",
+    "mhs.snapshot": "snapshot",
+    "mhs.restore": "receipt",
     "mhs.safety.status": "safety-status",
     "mhs.safety.estop": "receipt",
     "mhs.safety.reset": "receipt",

@@ -103,6 +103,13 @@ class Conveyor(Driver):
     async def reset(self) -> None:
         self.world.estop = "released"
 
+    async def restore(self, resources: Mapping[str, Mapping[str, Any]]) -> None:
+        """Everything takes its former value, but a belt that ran stands still: a motion cannot be restored."""
+        self._cut_short()
+        self.world = World(**resources["world"])
+        self.belt = Belt(**{**resources["belt"], "running": False})
+        self.valve = Valve(**resources["valve"])
+
     async def perform(self, call: Call) -> Outcome:
         """The command, unless an injected fault makes it end another way."""
         kind = self._take_fault(call)

@@ -15,6 +15,7 @@ from mhsd.wire.canonical import digest, stays_canonical
 
 ESTOP = "cap.internal.safety_estop.v1"
 RESET = "cap.internal.safety_reset.v1"
+RESTORE = "cap.internal.restore.v1"
 
 LONGEST_MESSAGE = 4000
 """Characters of an error's message in a receipt."""

@@ -97,6 +97,10 @@ class Restoration:
         state_hash: str = self.document["state_hash"]
         return state_hash
 
+    def output(self) -> dict[str, Any]:
+        """The output of a restore that was seen to work."""
+        return {"snapshot_digest": snapshot_digest(self.document), "state_hash": self.state_hash}
+
     def mode_refusal(self) -> Fault | None:
         """MHS.MODE.RESTORE_UNSUPPORTED for a device that cannot be set to a former state."""
         if self.origin.mode == "simulated" and self.origin.fidelity["snapshot_restore"]:
@@ -120,6 +124,17 @@ class Restoration:
         if shown not in ("engaged", "released") or (shown == "engaged") == latched:
             return None
         return _mismatch("latch", f"the snapshot shows the emergency stop {shown}, which it is not now")
+
+
+def not_restored(restoration: Restoration, seen: str | None, *, rolled_back: bool) -> Fault:
+    """A restore that did not give the state of the snapshot; `seen` is the hash of what the device showed instead."""
+    found = {"expected_state_hash": restoration.state_hash, "observed_state_hash": seen}
+    details = {"reason": "not_reproduced", "rolled_back": rolled_back, **found}
+    if rolled_back:
+        message = "the device did not show the snapshot's state; it has its former state again"
+        return Fault("MHS.CONFLICT.STATE_HASH", message, details=details)
+    message = "the device shows neither the snapshot's state nor its former one"
+    return Fault("MHS.OUTCOME.UNKNOWN", message, details=details)
 
 
 def _mismatch(reason: str, message: str, **details: Any) -> Fault:

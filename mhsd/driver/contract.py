@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal, Protocol
 import attrs
 import trio
 
-from mhsd.driver.errors import Cancelled
+from mhsd.driver.errors import Cancelled, DriverFailed
 
 Backend = Literal["fake", "hardware"]
 
@@ -35,11 +35,13 @@ class Settings:
 class Reading:
     """What the device showed when it was asked: states by resource_id, `closed` or `open` by interlock id.
 
-    An interlock that cannot be read is left out; the endpoint takes it for open.
+    An interlock that cannot be read is left out; the endpoint takes it for open. `sampled_at` (RFC 3339) is for a
+    state that was recorded before; without it the state is of now.
     """
 
     resources: Mapping[str, Mapping[str, Any]]
     interlocks: Mapping[str, str] = attrs.field(factory=dict)
+    sampled_at: str | None = None
 
 
 class Progress(Protocol):
@@ -130,3 +132,20 @@ class Driver:
 
     async def reset(self) -> None:
         """Leave the e-stop state. Never moves anything [SAFE-003]."""
+
+    async def restore(self, resources: Mapping[str, Mapping[str, Any]]) -> None:
+        """Take over the whole state of a simulated device, as `read` showed it once [PROTO-035].
+
+        `resources` has a state of its schema for every resource. The endpoint reads back whether the device shows
+        that state, and calls this once more with the former one when it does not. A manifest with
+        `fidelity.snapshot_restore` promises it.
+        """
+        raise DriverFailed("MHS.MODE.RESTORE_UNSUPPORTED", "this driver cannot restore a state")
+
+    def recorded_revisions(self) -> Sequence[int]:
+        """The revisions that a replay device has a recording of, the newest last; it shows that one by itself."""
+        return ()
+
+    async def read_recorded(self, revision: int, resource_ids: Sequence[str]) -> Reading:
+        """The recorded state at one of `recorded_revisions`, which is the one asked for [PROTO-035a]."""
+        raise NotImplementedError

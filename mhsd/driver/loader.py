@@ -69,6 +69,7 @@ def load_target(
     settings = Settings(backend=backend, options=_options(manifest, backend, options), path=manifest.path)
     driver_class = _driver_class(directory)
     _check_commands(driver_class, manifest, directory / "driver.py")
+    _check_promises(driver_class, manifest, directory / "driver.py")
     return LoadedDevice(manifest, _build_driver(driver_class, settings, directory), backend, directory)
 
 
@@ -175,6 +176,18 @@ def _check_commands(driver_class: type[Driver], manifest: Manifest, file: Path) 
     unbound = sorted(set(driver_class.commands) - bound)
     if unbound:
         raise StartError(f"{file}: commands has {unbound[0]}, which the manifest does not bind", exit_code=1)
+
+
+def _check_promises(driver_class: type[Driver], manifest: Manifest, file: Path) -> None:
+    """What the manifest promises beside commands has a method of the driver's own [PROTO-034, PROTO-035a]."""
+    promised = manifest.mode == "simulated" and manifest.fidelity["snapshot_restore"]
+    if promised and driver_class.restore is Driver.restore:
+        raise StartError(
+            f"{file}: has no restore, which fidelity.snapshot_restore = true of the manifest promises",
+            exit_code=1,
+        )
+    if manifest.mode == "replay" and driver_class.recorded_revisions is Driver.recorded_revisions:
+        raise StartError(f"{file}: has no recorded_revisions, which the mode replay promises", exit_code=1)
 
 
 def _build_driver(driver_class: type[Driver], settings: Settings, directory: Path) -> Driver:

@@ -6,7 +6,7 @@ import trio
 from mhsd.services.session_host import SessionHost
 from mhsd.wire.jsonrpc import Request
 
-MUTATIONS = frozenset({"mhs.command", "mhs.resource.write", "mhs.safety.reset"})
+MUTATIONS = frozenset({"mhs.command", "mhs.resource.write", "mhs.restore", "mhs.safety.reset"})
 
 
 @attrs.frozen(eq=False)

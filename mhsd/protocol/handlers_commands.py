@@ -1,4 +1,4 @@
-"""Resources, commands, operations. What stands before the envelope's table is checked here, in its order."""
+"""Resources and commands. What stands before the envelope's table is checked here, in its order."""
 
 import json
 from collections.abc import Awaitable, Mapping
@@ -16,15 +16,13 @@ from mhsd.driver.manifest import Binding
 from mhsd.protocol.context import Context, timed_out
 from mhsd.services.carriage import Answer
 from mhsd.services.served_device import ServedDevice
-from mhsd.store import CommandRow
 from mhsd.wire.canonical import MAX_SAFE_INTEGER, NotCanonical, canonical
 from mhsd.wire.json_text import Raw
 from mhsd.wire.params import (
     CommandParams,
-    OperationsCancelParams,
-    OperationsGetParams,
     ResourceReadParams,
     ResourceWriteParams,
+    RestoreParams,
 )
 
 STEADY_READS = 3
@@ -87,9 +85,9 @@ def command(context: Context, params: CommandParams) -> Raw | Awaitable[Answer]:
     """One command through the envelope; the result is its bare receipt [PROTO-027 to PROTO-029, CORE-093]."""
     session = context.session(params.session_id)
     device = context.device_in(session, params.device_id)
-    _check_command_id(params.command_id)
+    check_command_id(params.command_id)
     binding, resource = resolve_binding(device, params.capability_id, params.resource)
-    attempt = _attempt(
+    attempt = new_attempt(
         context, session, device, binding, resource, params.capability_id, params.input, params
     )
     return device.executions.submit(attempt, id_spent=context.id_spent)
@@ -99,7 +97,7 @@ def resource_write(context: Context, params: ResourceWriteParams) -> Raw | Await
     """A command of the resource's configure binding; never a patch for another class [PROTO-025, PROTO-025a]."""
     session = context.session(params.session_id)
     device = context.device_in(session, params.device_id)
-    _check_command_id(params.command_id)
+    check_command_id(params.command_id)
     _known_resource(device, params.resource_id)
     if params.capability_id not in (None, CONFIGURE):
         raise _not_writable(
@@ -110,7 +108,9 @@ def resource_write(context: Context, params: ResourceWriteParams) -> Raw | Await
         raise _not_writable(
             params.resource_id, "configure_unbound", f"{params.resource_id} has no {CONFIGURE} binding"
         )
-    attempt = _attempt(context, session, device, binding, params.resource_id, CONFIGURE, params.patch, params)
+    attempt = new_attempt(
+        context, session, device, binding, params.resource_id, CONFIGURE, params.patch, params
+    )
     return device.executions.submit(attempt, id_spent=context.id_spent)
 
 
@@ -118,7 +118,8 @@ def _not_writable(resource_id: str, reason: str, message: str) -> Fault:
     return Fault("MHS.RESOURCE.NOT_WRITABLE", message, details={"reason": reason, "resource_id": resource_id})
 
 
-def _check_command_id(command_id: str) -> None:
+def check_command_id(command_id: str) -> None:
+    """INVALID_PARAMS for a command_id that is no ULID."""
     if not is_ulid(command_id):
         raise Fault(
             "MHS.PROTOCOL.INVALID_PARAMS",
@@ -144,7 +145,7 @@ def resolve_binding(
     return (bindings[0], bindings[0].resource) if bindings else (None, None)
 
 
-def _attempt(
+def new_attempt(
     context: Context,
     session: Session,
     device: ServedDevice,
@@ -152,23 +153,18 @@ def _attempt(
     resource: str | None,
     capability_id: str,
     value: Any,
-    params: CommandParams | ResourceWriteParams,
+    params: CommandParams | ResourceWriteParams | RestoreParams,
 ) -> Attempt:
+    """The attempt to run `capability_id` with the input `value`; INPUT_INVALID without canonical form [PROTO-036]."""
     try:
         digest = input_digest(capability_id, resource, value)
-        # What was hashed is what the driver gets: 1e2 as 100, -0.0 as 0, 5.0 as 5.
-        value = json.loads(canonical(value), parse_int=_plain_number)
     except NotCanonical as error:
-        raise Fault(
-            "MHS.CAPABILITY.INPUT_INVALID",
-            f"the input has no canonical JSON form: {error}",
-            details={"reason": "not_canonical_json"},
-        ) from None
+        raise _not_canonical(error) from None
     return Attempt(
         command_id=params.command_id,
         capability_id=capability_id,
         resource=resource,
-        input=value,
+        input=canonical_value(value),
         input_digest=digest,
         session=session,
         principal=session.principal,
@@ -179,9 +175,25 @@ def _attempt(
         deadline_mono_s=context.deadline_mono_s(params.deadline_ms),
         accepted_at=context.wall(),
         expected_revision=params.expected_revision,
-        permit_id=params.permit_id,
+        permit_id=None if isinstance(params, RestoreParams) else params.permit_id,
         trace_id=params.trace_id,
         state_schema=_state_schema(device, resource),
+    )
+
+
+def canonical_value(value: Any) -> Any:
+    """The value as it is hashed: 1e2 as 100, -0.0 as 0, 5.0 as 5. INPUT_INVALID where it has no canonical form."""
+    try:
+        return json.loads(canonical(value), parse_int=_plain_number)
+    except NotCanonical as error:
+        raise _not_canonical(error) from None
+
+
+def _not_canonical(error: NotCanonical) -> Fault:
+    return Fault(
+        "MHS.CAPABILITY.INPUT_INVALID",
+        f"the input has no canonical JSON form: {error}",
+        details={"reason": "not_canonical_json"},
     )
 
 
@@ -194,76 +206,3 @@ def _plain_number(digits: str) -> int | float:
 def _state_schema(device: ServedDevice, resource: str | None) -> Mapping[str, Any] | None:
     known = device.host.manifest.resources.get(resource) if resource is not None else None
     return known.state_schema if known is not None else None
-
-
-def operations_get(context: Context, params: OperationsGetParams) -> Raw:
-    """The current receipt of an operation, with its progress [PROTO-030]. Executes nothing.
-
-    A command that never became an operation is found by its command_id too: its refusal was its answer [OP-001].
-    """
-    session = context.session(params.session_id)
-    if params.command_id is not None:
-        refused = _refused(context, session, params.command_id, params.device_id)
-        if refused is not None:
-            return refused
-    device, row = _operation(context, session, params.operation_id, params.command_id, params.device_id)
-    return device.executions.current(row)
-
-
-def _refused(context: Context, session: Session, command_id: str, device_id: str | None) -> Raw | None:
-    """The caller's last refusal under a command_id that no execution has."""
-    store = context.endpoint.store
-    device = context.device_in(session, device_id)
-    if store.find_command(device.device_id, command_id) is not None:
-        return None
-    receipt = store.find_rejected(device.device_id, command_id)
-    if receipt is None or receipt.body["principal"]["id"] != session.principal_id:
-        return None
-    return receipt.wire()
-
-
-async def operations_cancel(context: Context, params: OperationsCancelParams) -> Raw:
-    """Stop an operation: its cancelled receipt, or a running snapshot that says it is under way [PROTO-032].
-
-    One that had finished answers its retained receipt, unchanged [PROTO-033].
-    """
-    session = context.session(params.session_id)
-    device, row = _operation(context, session, params.operation_id, None, params.device_id)
-    carriage = device.executions.running(row.operation_id)
-    if row.final is not None or carriage is None or carriage.operation is None:
-        return device.executions.current(row)
-    device.executions.end(carriage.operation, "cancel", session.principal_id)
-    with trio.move_on_at(context.deadline_mono_s(params.deadline_ms)):
-        await carriage.answered.wait()
-    if isinstance(carriage.answer, Fault):
-        raise carriage.answer
-    if carriage.answer is not None:
-        return carriage.answer
-    return device.executions.current(row)
-
-
-def _operation(
-    context: Context,
-    session: Session,
-    operation_id: str | None,
-    command_id: str | None,
-    device_id: str | None,
-) -> tuple[ServedDevice, CommandRow]:
-    """The caller's own operation; another principal's is as unknown as one that never was [CORE-151]."""
-    store = context.endpoint.store
-    row: CommandRow | None
-    if operation_id is not None:
-        row = store.find_operation(operation_id)
-    else:
-        assert command_id is not None  # the parameters hold exactly one of the two
-        row = store.find_command(context.device_in(session, device_id).device_id, command_id)
-    name = operation_id or command_id
-    if (
-        row is None
-        or row.principal_id != session.principal_id
-        or row.device_id not in context.endpoint.devices
-    ):
-        raise Fault("MHS.OPERATION.UNKNOWN", f"this endpoint knows no operation {name} of yours")
-    if device_id is not None and device_id != row.device_id:
-        raise Fault("MHS.OPERATION.UNKNOWN", f"{device_id} knows no operation {name} of yours")
-    return context.endpoint.devices[row.device_id], row

@@ -10,8 +10,10 @@ from mhsd.protocol import (
     handlers_commands,
     handlers_discovery,
     handlers_evidence,
+    handlers_operations,
     handlers_safety,
     handlers_sessions,
+    handlers_snapshots,
 )
 from mhsd.protocol.context import Context
 
@@ -29,8 +31,10 @@ HANDLERS: Mapping[str, Handler] = {
     "mhs.resource.read": handlers_commands.resource_read,
     "mhs.resource.write": handlers_commands.resource_write,
     "mhs.command": handlers_commands.command,
-    "mhs.operations.get": handlers_commands.operations_get,
-    "mhs.operations.cancel": handlers_commands.operations_cancel,
+    "mhs.operations.get": handlers_operations.operations_get,
+    "mhs.operations.cancel": handlers_operations.operations_cancel,
+    "mhs.snapshot": handlers_snapshots.snapshot,
+    "mhs.restore": handlers_snapshots.restore,
     "mhs.safety.status": handlers_safety.safety_status,
     "mhs.safety.estop": handlers_safety.safety_estop,
     "mhs.safety.reset": handlers_safety.safety_reset,

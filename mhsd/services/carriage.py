@@ -125,7 +125,8 @@ def final_entry(
     attempt = carriage.attempt
     change = receipts.Change(host.revision, host.revision, None)
     if attempt.actuating:
-        change = host.settle(reading, resources_at_end(host, operation))
+        restored = attempt.restoration is not None and isinstance(native, Returned)
+        change = host.settle(reading, resources_at_end(host, operation), restored=restored)
         if reading is None and isinstance(native, Returned):
             native = Lost(_unreadable(operation))
     if isinstance(native, Returned) and attempt.capability_id == CONFIGURE:

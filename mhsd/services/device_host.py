@@ -21,12 +21,17 @@ from mhsd.core.latch import SafetyState
 from mhsd.core.permits import PermitBook
 from mhsd.core.receipts import Change
 from mhsd.core.sessions import Session
+from mhsd.core.snapshots import Origin
 from mhsd.driver import DriverFailed, LinkDown, Reading
 from mhsd.driver.loader import LoadedDevice
 from mhsd.services.slot import Slot
 from mhsd.store import Store
+from mhsd.wire.schema import compile_schema
 
 log = logging.getLogger("mhsd.device")
+
+STATE_READ_S = 5.0
+"""How long the state read behind a finished call may take before the state counts as changed and unknown."""
 
 
 @attrs.define(eq=False)
@@ -79,6 +84,17 @@ class DeviceHost:
         self.exclusions: Mapping[str, Sequence[str]] = {
             name: resource.hash_exclusions for name, resource in self.manifest.resources.items()
         }
+        self.origin = Origin(
+            device_id=self.device_id,
+            instance_id=self.instance_id,
+            mode=self.mode,
+            fidelity=self.manifest.fidelity,
+            states={
+                name: compile_schema(resource.state_schema)
+                for name, resource in self.manifest.resources.items()
+            },
+            exclusions=self.exclusions,
+        )
         self._known: dict[str, str] = {}
         self._dispatched_mono_s: dict[tuple[str, str], float] = {}
 
@@ -185,9 +201,10 @@ class DeviceHost:
         for name in resource_ids:
             self._known[name] = self.hash_of(name, reading.resources[name])
 
-    def settle(self, reading: Reading | None, compared: Sequence[str]) -> Change:
+    def settle(self, reading: Reading | None, compared: Sequence[str], *, restored: bool = False) -> Change:
         """Move the revision by one when one of the compared resources changed; unreadable counts as changed [OP-009].
 
+        A state that was `restored` counts as a new one, even where it equals the former [PROTO-035].
         No checkpoint between this and the store's `put`: the receipt must carry the revision that it made.
         """
         before = self.revision
@@ -195,7 +212,7 @@ class DeviceHost:
             self.revision += 1
             return Change(before, self.revision, None)
         hashes = {name: self.hash_of(name, reading.resources[name]) for name in compared}
-        if any(self._known.get(name) != value for name, value in hashes.items()):
+        if restored or any(self._known.get(name) != value for name, value in hashes.items()):
             self.revision += 1
         self._known.update(hashes)
         return Change(before, self.revision, self.state_hash(reading))

@@ -37,16 +37,13 @@ from mhsd.services.carriage import (
     store_fault,
     unstored_fault,
 )
-from mhsd.services.device_host import DeviceHost
+from mhsd.services.device_host import STATE_READ_S, DeviceHost
 from mhsd.services.native import call_driver
 from mhsd.services.overseer import Overseer
 from mhsd.store import CommandRow, StoreFailed, Ticket, VoidIntent
 from mhsd.wire.json_text import Raw, encode
 
 log = logging.getLogger("mhsd.execution")
-
-STATE_READ_S = 5.0
-"""How long the state read behind a finished call may take before the state counts as changed and unknown."""
 
 
 class Executions:

@@ -4,7 +4,7 @@ Whatever a driver raises ends here as one of the outcomes of `core.operations` [
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import trio
@@ -21,9 +21,11 @@ from mhsd.core.operations import (
     Returned,
     native_fault,
 )
-from mhsd.driver import Busy, Call, Cancelled, DriverFailed, LinkDown, OutcomeUnknown
+from mhsd.core.receipts import RESTORE
+from mhsd.core.snapshots import not_restored
+from mhsd.driver import Busy, Call, Cancelled, DriverFailed, LinkDown, OutcomeUnknown, Reading
 from mhsd.driver.manifest import Binding, Interlock
-from mhsd.services.device_host import DeviceHost
+from mhsd.services.device_host import STATE_READ_S, DeviceHost
 
 log = logging.getLogger("mhsd.execution")
 
@@ -74,16 +76,17 @@ async def call_driver(
     and `tell` ends it when one opens. The first thing that happens is the driver's own code: no checkpoint stands
     between the caller's last check and it.
     """
+    act = ACTS.get(binding.capability_id, _invoke)
     watched = [host.manifest.safety.interlocks[name] for name in binding.interlocks]
     polled = [interlock for interlock in watched if interlock.watch == "poll"]
     try:
         with trio.CancelScope() as scope:
             operation.stop_native = scope.cancel
             if not polled:
-                return await _invoke(host, operation, binding)
+                return await act(host, operation, binding)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(_watch, host, operation, polled, tell)
-                native = await _invoke(host, operation, binding)
+                native = await act(host, operation, binding)
                 nursery.cancel_scope.cancel()
                 return native
     except Exception as error:
@@ -113,14 +116,67 @@ async def _invoke(host: DeviceHost, operation: Operation, binding: Binding) -> N
     try:
         outcome = await host.driver.invoke(call)
     except Exception as error:
-        if isinstance(error, DriverFailed) and error.mhs_code == INTERLOCK_OPEN:
-            return Failed(await _opened(host, binding, error.message))
-        named = SIGNALS.get(type(error))
-        if named is not None:
-            return named(error)
-        log.exception("driver of %s failed in %s", host.device_id, attempt.capability_id)
-        return Failed(native_fault(error))
+        return await _signalled(host, binding, error)
     return Returned(outcome.output, outcome.effects)
+
+
+async def _signalled(host: DeviceHost, binding: Binding, error: Exception) -> Native:
+    """What a driver says by raising."""
+    if isinstance(error, DriverFailed) and error.mhs_code == INTERLOCK_OPEN:
+        return Failed(await _opened(host, binding, error.message))
+    named = SIGNALS.get(type(error))
+    if named is not None:
+        return named(error)
+    log.error("driver of %s failed in %s", host.device_id, binding.capability_id, exc_info=error)
+    return Failed(native_fault(error))
+
+
+async def _restore(host: DeviceHost, operation: Operation, binding: Binding) -> Native:
+    """Set the device to a snapshot's state, and back to its own where it does not show it then [PROTO-035].
+
+    It has worked when the state that is read back has the snapshot's hash; it has failed when the device shows the
+    state that it had before; anything between is unknown, with the hash of what was seen.
+    """
+    restoration = operation.attempt.restoration
+    assert restoration is not None  # RESTORE is bound to nothing: only mhs.restore makes such an attempt
+    try:
+        before = await host.read(host.all_resources())
+    except Fault as fault:
+        return Refused(fault)
+    native: Native = Returned(restoration.output(), None)
+    try:
+        await host.driver.restore(restoration.state)
+    except Exception as error:
+        native = await _signalled(host, binding, error)
+    if isinstance(native, Refused | Lost | Interrupted):
+        return native
+    seen = await _seen(host)
+    if isinstance(native, Returned) and seen == restoration.state_hash:
+        return native
+    former = host.state_hash(before)
+    left = seen if seen == former else await _put_back(host, before)
+    if left != former:
+        return Lost(not_restored(restoration, left, rolled_back=False))
+    return native if isinstance(native, Failed) else Failed(not_restored(restoration, seen, rolled_back=True))
+
+
+async def _put_back(host: DeviceHost, before: Reading) -> str | None:
+    try:
+        await host.driver.restore(before.resources)
+    except Exception:
+        # Whatever the driver says here, what counts is the state that it shows.
+        log.exception("driver of %s failed to take back its former state", host.device_id)
+    return await _seen(host)
+
+
+async def _seen(host: DeviceHost) -> str | None:
+    """The hash of the state that the device shows; None where it shows none."""
+    reading = await host.read_within(host.all_resources(), STATE_READ_S)
+    return host.state_hash(reading) if reading is not None else None
+
+
+ACTS: Mapping[str, Callable[[DeviceHost, Operation, Binding], Awaitable[Native]]] = {RESTORE: _restore}
+"""The classes that are no command of the driver's, and what is done for them."""
 
 
 async def _opened(host: DeviceHost, binding: Binding, message: str) -> Fault:

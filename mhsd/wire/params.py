@@ -234,6 +234,17 @@ class OperationsGetParams(_Traced):
 
 
 @attrs.frozen(kw_only=True)
+class OperationsListParams(_Traced):
+    """`mhs.operations.list`; `state` is the status of a receipt [PROTO-031]."""
+
+    session_id: Identifier
+    device_id: Identifier | None = None
+    state: (
+        Literal["accepted", "running", "completed", "failed", "rejected", "cancelled", "unknown"] | None
+    ) = None
+
+
+@attrs.frozen(kw_only=True)
 class OperationsCancelParams(_Traced):
     """`mhs.operations.cancel`."""
 
@@ -241,6 +252,27 @@ class OperationsCancelParams(_Traced):
     operation_id: Identifier
     deadline_ms: int
     device_id: Identifier | None = None
+
+
+@attrs.frozen(kw_only=True)
+class SnapshotParams(_Traced):
+    """`mhs.snapshot` [PROTO-034]."""
+
+    session_id: Identifier
+    device_id: Identifier
+    deadline_ms: int
+
+
+@attrs.frozen(kw_only=True)
+class RestoreParams(_Traced):
+    """`mhs.restore`; what stands in `snapshot` is judged with a receipt [PROTO-035]."""
+
+    session_id: Identifier
+    device_id: Identifier
+    snapshot: dict[str, Any]
+    command_id: Identifier
+    deadline_ms: int
+    expected_revision: Revision | None = None
 
 
 @attrs.frozen(kw_only=True)
@@ -329,7 +361,10 @@ PARAMS: Mapping[str, type] = {
     "mhs.resource.write": ResourceWriteParams,
     "mhs.command": CommandParams,
     "mhs.operations.get": OperationsGetParams,
+    "mhs.operations.list": OperationsListParams,
     "mhs.operations.cancel": OperationsCancelParams,
+    "mhs.snapshot": SnapshotParams,
+    "mhs.restore": RestoreParams,
     "mhs.safety.status": SafetyStatusParams,
     "mhs.safety.estop": SafetyEstopParams,
     "mhs.safety.reset": SafetyResetParams,

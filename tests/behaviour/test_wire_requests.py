@@ -63,6 +63,8 @@ def good_params(method: str, session_id: str) -> dict[str, Any]:
         },
         "mhs.operations.get": {**session, **wait, "command_id": ulid()},
         "mhs.operations.cancel": {**session, **wait, "operation_id": f"op_{ulid()}"},
+        "mhs.snapshot": {**session, **wait, "device_id": CONVEYOR},
+        "mhs.restore": {**session, **wait, "device_id": CONVEYOR, "snapshot": {}, "command_id": ulid()},
         "mhs.safety.status": wait,
         "mhs.safety.reset": {**session, **wait, "device_id": CONVEYOR},
         "mhs.safety.permit": {

@@ -181,7 +181,26 @@ def test_a_grant_holds_for_one_binding_of_one_device(
     assert answer(a, Shown()) == "MHS.SESSION.CAPABILITY_NOT_GRANTED"
 
 
+@pytest.mark.parametrize(
+    ("resource", "where"), [("valve", "not bound to resource valve on"), (None, "v1 is not bound on")]
+)
+def test_what_is_not_bound_names_the_resource_where_one_was_asked_for(
+    resource: str | None, where: str
+) -> None:
+    fault = refusal(attempt(binding=None, resource=resource), Shown(), Step.BINDING, Step.BINDING)
+    assert fault is not None
+    assert where in fault.message
+    assert fault.details == {"capability_id": "cap.motion.convey.v1", "resource": resource}
+
+
 # The input.
+
+
+@pytest.mark.parametrize(("value", "where"), [({"speed_mm_s": "fast"}, ": /speed_mm_s: "), ("fast", ": /: ")])
+def test_a_refused_input_names_the_class_and_the_place_of_the_first_error(value: Any, where: str) -> None:
+    fault = refusal(attempt(input=value), Shown(), Step.INPUT, Step.INPUT)
+    assert fault is not None
+    assert f"cap.motion.convey.v1{where}" in fault.message
 
 
 @pytest.mark.parametrize("value", [None, True, 7, 1.5, "fast", [], [1], {}])

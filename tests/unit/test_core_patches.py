@@ -287,3 +287,10 @@ def test_a_refusal_of_a_hostile_patch_stays_small_and_says_how_much_more_there_w
     assert len(fault.message) < 4000
     assert len(str(fault.details)) < 4000
     assert fault.message.endswith("and 968 more")
+
+
+@pytest.mark.parametrize(("count", "tail"), [(32, "f31"), (33, "and 1 more")])
+def test_a_refusal_names_every_field_that_fits_and_counts_only_what_does_not(count: int, tail: str) -> None:
+    fault = patch_refusal({f"f{number}": 1 for number in range(count)}, FLAT)
+    assert fault is not None
+    assert fault.message.endswith(tail)

@@ -140,6 +140,11 @@ def test_equal_inputs_have_one_digest_however_they_are_written() -> None:
     assert first.startswith("sha256:")
 
 
+def test_stops_and_resets_have_the_reserved_classes() -> None:
+    assert receipts.ESTOP == "cap.internal.safety_estop.v1"
+    assert receipts.RESET == "cap.internal.safety_reset.v1"
+
+
 # Refusals.
 
 

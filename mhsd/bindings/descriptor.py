@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from mhsd import MHS_VERSION, SPEC_VERSION
 from mhsd.bindings.rpc import RPC, SCHEMAS
-from mhsd.services.endpoint import MHS_VERSION, NOT_CERTIFIED, SERVER, SPEC_VERSION, Endpoint
+from mhsd.services.endpoint import NOT_CERTIFIED, SERVER, Endpoint
 from mhsd.wire.json_text import encode
 
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import trio
 
+from mhsd import MHS_VERSION
 from mhsd.base.errors import Fault
 from mhsd.driver import Reading
 from mhsd.protocol.context import Context
-from mhsd.services.endpoint import MHS_VERSION
 from mhsd.services.served_device import ServedDevice
 from mhsd.wire.json_text import Raw
 from mhsd.wire.params import DeviceFilter, DevicesGetParams, DevicesListParams, HelloParams, SchemaGetParams

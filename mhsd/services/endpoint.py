@@ -12,7 +12,7 @@ from typing import Any, Literal
 import attrs
 import trio
 
-from mhsd import __version__
+from mhsd import MHS_VERSION, SPEC_VERSION, __version__
 from mhsd.base.clock import Clock, rfc3339
 from mhsd.base.errors import Fault, StartError
 from mhsd.base.ids import Ids
@@ -32,8 +32,6 @@ from mhsd.wire.json_text import Raw, encode
 
 log = logging.getLogger("mhsd.endpoint")
 
-MHS_VERSION = "1.0"
-SPEC_VERSION = "0.9"
 NOT_CERTIFIED = "MHS.SAFETY.NOT_CERTIFIED"
 SERVER = {"name": "mhsd", "version": __version__}
 

@@ -11,6 +11,7 @@ from mhsd.wire.canonical import digest
 
 SCHEMA_TYPE = "application/schema+json"
 CLASS_TYPE = "application/json"
+SCHEMA_SUFFIX = ".schema.json"
 
 
 class SchemaShelf:
@@ -31,6 +32,8 @@ class SchemaShelf:
         return {"schema": document, "digest": digest(document), "ref": ref, "media_type": media_type}
 
     def _schema(self, ref: str) -> Mapping[str, Any]:
+        if not ref.endswith(SCHEMA_SUFFIX):  # The short names are for the program itself.
+            raise _not_here(ref)
         try:
             return schema_document(ref)
         except KeyError:

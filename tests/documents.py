@@ -29,6 +29,7 @@ RESULTS = {
     "mhs.resource.write": "receipt",
     "mhs.command": "receipt",
     "mhs.operations.get": "receipt",
+    "mhs.operations.list": "operation-list",
     "mhs.operations.cancel": "receipt",
     "mhs.snapshot": "snapshot",
     "mhs.restore": "receipt",

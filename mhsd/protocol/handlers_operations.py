@@ -1,5 +1,8 @@
 """Operations: looked up, listed and cancelled. Another principal's are as unknown as ones that never were."""
 
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
 import trio
 
 from mhsd.base.errors import Fault
@@ -7,8 +10,12 @@ from mhsd.core.sessions import Session
 from mhsd.protocol.context import Context
 from mhsd.services.served_device import ServedDevice
 from mhsd.store import CommandRow
-from mhsd.wire.json_text import Raw
-from mhsd.wire.params import OperationsCancelParams, OperationsGetParams
+from mhsd.wire.json_text import Raw, encode
+from mhsd.wire.params import OperationsCancelParams, OperationsGetParams, OperationsListParams
+
+LONGEST_LIST = 1000
+LIST_BYTES = 900 * 1024
+"""What one list holds at most, so that its answer keeps within the limits of a message."""
 
 
 def operations_get(context: Context, params: OperationsGetParams) -> Raw:
@@ -35,6 +42,58 @@ def _refused(context: Context, session: Session, command_id: str, device_id: str
     if receipt is None or receipt.body["principal"]["id"] != session.principal_id:
         return None
     return receipt.wire()
+
+
+async def operations_list(context: Context, params: OperationsListParams) -> dict[str, Any]:
+    """This session's operations and the principal's running ones on its devices, newest first [PROTO-031].
+
+    A list holds no more than a message may; one that is cut says so, and `state` narrows it.
+    """
+    session = context.session(params.session_id)
+    devices = session.device_ids
+    if params.device_id is not None:
+        devices = (context.device_in(session, params.device_id).device_id,)
+    # Those in flight first: one that ends meanwhile is found among the ended ones then.
+    found = dict(_in_flight(context, session, devices, params.state))
+    ended = await context.endpoint.store.read_outcomes(
+        session.session_id, device_id=params.device_id, status=params.state, most=LONGEST_LIST + 1
+    )
+    found |= {receipt.body["operation_id"]: receipt.body for receipt in ended}
+    operations = [_listed(found[operation_id]) for operation_id in sorted(found, reverse=True)]
+    shown = _fitting(operations)
+    cut = {"truncation": {"reason": "limit", "shown": len(shown)}} if len(shown) < len(operations) else {}
+    return {"operations": shown, **cut}
+
+
+def _in_flight(
+    context: Context, session: Session, device_ids: tuple[str, ...], state: str | None
+) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The receipts, as they stand, of what has no durable outcome; what has ended is shown to its session alone."""
+    for row in context.endpoint.store.operations():
+        if row.principal_id != session.principal_id or row.device_id not in device_ids:
+            continue
+        if row.final is not None and row.session_id != session.session_id:
+            continue
+        receipt = context.endpoint.devices[row.device_id].executions.standing(row)
+        if state in (None, receipt["status"]):
+            yield row.operation_id, receipt
+
+
+def _listed(receipt: Mapping[str, Any]) -> dict[str, Any]:
+    names = ("operation_id", "device_id", "capability_id", "progress", "accepted_at")
+    return {**{name: receipt[name] for name in names}, "state": receipt["status"]}
+
+
+def _fitting(operations: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """As many as one answer may hold."""
+    shown: list[dict[str, Any]] = []
+    bytes_left = LIST_BYTES
+    for operation in operations[:LONGEST_LIST]:
+        bytes_left -= len(encode(operation)) + 1
+        if bytes_left < 0:
+            break
+        shown.append(operation)
+    return shown
 
 
 async def operations_cancel(context: Context, params: OperationsCancelParams) -> Raw:

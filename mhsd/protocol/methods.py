@@ -32,6 +32,7 @@ HANDLERS: Mapping[str, Handler] = {
     "mhs.resource.write": handlers_commands.resource_write,
     "mhs.command": handlers_commands.command,
     "mhs.operations.get": handlers_operations.operations_get,
+    "mhs.operations.list": handlers_operations.operations_list,
     "mhs.operations.cancel": handlers_operations.operations_cancel,
     "mhs.snapshot": handlers_snapshots.snapshot,
     "mhs.restore": handlers_snapshots.restore,

@@ -5,7 +5,8 @@ ended session can leave it half done. The caller only waits, and its deadline en
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from typing import Any
 
 import trio
 
@@ -155,13 +156,19 @@ class Executions:
         return again if isinstance(again, Raw) else await again
 
     def current(self, row: CommandRow, *, replayed: bool = False) -> Raw:
-        """The receipt of a command as it stands: the final one, or the live snapshot [OP-010, PROTO-030]."""
+        """The receipt of a command as it stands, as an answer [OP-010, PROTO-030]."""
         if row.final is not None:
             return row.final.wire(replayed=replayed)
+        return Raw(encode({**self.standing(row), "replayed": replayed}))
+
+    def standing(self, row: CommandRow) -> Mapping[str, Any]:
+        """The receipt of a command as it stands: the final one, or the live snapshot."""
+        if row.final is not None:
+            return row.final.body
         carriage = self._running.get(row.operation_id)
         if carriage is None or carriage.operation is None:
-            return Raw(encode({**row.body, "replayed": replayed}))
-        return Raw(encode({**receipts.running(carriage.shared, carriage.operation), "replayed": replayed}))
+            return row.body
+        return receipts.running(carriage.shared, carriage.operation)
 
     def running(self, operation_id: str) -> Carriage | None:
         """The execution of an operation while it has no durable final receipt."""

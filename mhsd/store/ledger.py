@@ -95,6 +95,11 @@ class Ledger:
         key = self._open_operations.get(operation_id)
         return None if key is None else self._open[key].row
 
+    def operations(self) -> list[CommandRow]:
+        """Every operation whose outcome is not on the disk: in flight, or on its way there."""
+        in_flight = [opened.row for opened in self._open.values()]
+        return in_flight + [landing.row for landing in self._landing_operations.values()]
+
     def stage(self, entries: Sequence[Entry]) -> Staged:
         """Give the entries their places. All of them or, when it raises, none.
 

@@ -26,6 +26,14 @@ SELECT {_STORED} FROM receipts
 WHERE device_id = ? AND command_id = ? AND kind = ? ORDER BY seq DESC LIMIT 1
 """  # noqa: S608
 _BY_ID = f"SELECT {_STORED} FROM receipts WHERE receipt_id = ?"  # noqa: S608
+# A receipt is JSON text in a BLOB, which SQLite would take for JSON of its own binary kind.
+_OUTCOMES_OF_SESSION = f"""
+SELECT {_STORED} FROM receipts
+WHERE session_id = :session_id AND operation_id IS NOT NULL AND kind <> 'interim'
+AND (:device_id IS NULL OR device_id = :device_id)
+AND (:status IS NULL OR json_extract(CAST(body AS TEXT), '$.status') = :status)
+ORDER BY seq DESC LIMIT :most
+"""  # noqa: S608
 _INTENTS = f"SELECT slot, {_COMMAND}, body FROM intents ORDER BY slot"  # noqa: S608
 
 
@@ -122,6 +130,14 @@ class PageReader:
                 return Page(tuple(receipts), last, self._remaining(last, where, chosen))
             finally:
                 self._db.execute("COMMIT")
+
+    def outcomes(
+        self, session_id: str, *, device_id: str | None, status: str | None, most: int
+    ) -> list[StoredReceipt]:
+        """The receipts that ended the operations of a session, newest first."""
+        asked = {"session_id": session_id, "device_id": device_id, "status": status, "most": most}
+        with self._lock:
+            return [StoredReceipt(*row) for row in self._db.execute(_OUTCOMES_OF_SESSION, asked)]
 
     def _remaining(self, last: int, where: str, chosen: list[str]) -> int:
         if not chosen:

@@ -147,6 +147,24 @@ class Store:
             return self.page(since_seq, **selection)
         return await trio.to_thread.run_sync(lambda: self.page(since_seq, **selection))
 
+    def operations(self) -> list[CommandRow]:
+        """Every operation, of whomever, whose outcome is not durable yet."""
+        return self._ledger.operations()
+
+    async def read_outcomes(
+        self, session_id: str, *, device_id: str | None = None, status: str | None = None, most: int
+    ) -> list[StoredReceipt]:
+        """The durable receipts that ended a session's operations, newest first [PROTO-031]. Raises StoreFailed."""
+
+        def read() -> list[StoredReceipt]:
+            with _reading():
+                return self._pages.outcomes(session_id, device_id=device_id, status=status, most=most)
+
+        if self._inline:
+            await trio.lowlevel.checkpoint()
+            return read()
+        return await trio.to_thread.run_sync(read)
+
     async def write_latch(self, latches: Mapping[str, Any]) -> bool:
         """Make these the latches on the disk, `{device_id: {reason, engaged_at}}`; True when they are durable.
 

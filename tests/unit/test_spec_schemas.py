@@ -421,7 +421,7 @@ DOCUMENTS: dict[str, dict[str, Any]] = {
                 "accepted_at": NOW,
             }
         ],
-        "truncation": {"reason": "limit", "limit": 1000},
+        "truncation": {"reason": "limit", "shown": 1},
     },
     "schema-result": {
         "schema": {},

@@ -18,7 +18,7 @@ settings.register_profile(
 settings.register_profile(
     "soak",
     derandomize=False,
-    max_examples=20_000,
+    max_examples=5_000,
     deadline=None,
     print_blob=True,
     suppress_health_check=_SLOW_IS_FINE,

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from mhsd.core.chain import genesis_digest, link, verify_bundle
 
-BOUNDED = settings(max_examples=150, deadline=None, derandomize=True, database=None)
+BOUNDED = settings(max_examples=2 * settings().max_examples)
 ROOT = Path(__file__).resolve().parents[2]
 GENESIS = {"endpoint_id": "mhs://h", "created_at": "2026-10-20T07:45:00.000Z", "mhs_version": "1.0"}
 

@@ -57,5 +57,5 @@ class AnyOrder(RuleBasedStateMachine):
             assert self.safety.latched(device) == (device in self.reasons)
 
 
-AnyOrder.TestCase.settings = settings(max_examples=100, stateful_step_count=30)
+AnyOrder.TestCase.settings = settings(stateful_step_count=30)
 TestAnyOrder: Any = AnyOrder.TestCase

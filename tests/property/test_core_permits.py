@@ -100,5 +100,5 @@ class AnyOrder(RuleBasedStateMachine):
         assert shown == usable
 
 
-AnyOrder.TestCase.settings = settings(max_examples=50, stateful_step_count=30)
+AnyOrder.TestCase.settings = settings(max_examples=settings().max_examples // 2, stateful_step_count=30)
 TestAnyOrder: Any = AnyOrder.TestCase

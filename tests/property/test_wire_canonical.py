@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from mhsd.wire.canonical import MAX_SAFE_INTEGER, NotCanonical, canonical
 
-BOUNDED = settings(max_examples=300, deadline=None, derandomize=True, database=None)
+BOUNDED = settings(max_examples=3 * settings().max_examples)
 
 INTEGERS = st.integers(-MAX_SAFE_INTEGER, MAX_SAFE_INTEGER)
 FLOATS = st.one_of(

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from mhsd.wire.framing import STOP_TEXTS, LineSplitter, TooLong, mentions_stop
 
-BOUNDED = settings(max_examples=400, deadline=None, derandomize=True, database=None)
+BOUNDED = settings(max_examples=4 * settings().max_examples)
 
 PIECES = st.sampled_from(
     [b"\n", b"\r\n", b"\r", b" ", b"x", b"x" * 7, b"x" * 30, *STOP_TEXTS, b"mhs.safety", b".estop"]

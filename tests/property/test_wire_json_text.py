@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from mhsd.base.errors import Fault
 from mhsd.wire.json_text import count_items, decode, decode_lenient, encode
 
-BOUNDED = settings(max_examples=300, deadline=None, derandomize=True, database=None)
+BOUNDED = settings(max_examples=3 * settings().max_examples)
 
 MAX_BYTES = 1 << 20
 LEAVES = (

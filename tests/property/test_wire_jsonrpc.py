@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from mhsd.wire.json_text import encode_error
 from mhsd.wire.jsonrpc import Batch, Malformed, Notification, Request, classify, parse_message
 
-BOUNDED = settings(max_examples=200, deadline=None, derandomize=True, database=None)
+BOUNDED = settings(max_examples=2 * settings().max_examples)
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),

@@ -10,7 +10,7 @@ from mhsd.base.errors import Fault
 from mhsd.wire.json_text import encode_error
 from mhsd.wire.params import PARAMS, SafetyEstopParams, structure
 
-BOUNDED = settings(max_examples=300, deadline=None, derandomize=True, database=None)
+BOUNDED = settings(max_examples=3 * settings().max_examples)
 
 DIGEST = "sha256:" + "0" * 64
 NAMES = sorted(

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from mhsd.wire.patterns import pattern_problem
 
-BOUNDED = settings(max_examples=600, deadline=None, derandomize=True, database=None)
+BOUNDED = settings(max_examples=6 * settings().max_examples)
 
 # A pattern as a tree: ("class", letters, low, high) or ("group", branches, low, high); high None is no end.
 Tree = tuple[str, Any, int, int | None]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from mhsd.wire.json_text import encode
 from mhsd.wire.schema import SchemaError, compile_schema, lint
 
-BOUNDED = settings(max_examples=200, deadline=None, derandomize=True, database=None)
+BOUNDED = settings(max_examples=2 * settings().max_examples)
 
 NAMES = st.sampled_from(["a", "b", "a.b", "x1", "c[0]", "~/"])
 NUMBERS = st.integers(-3, 4) | st.sampled_from([0.5, -1.5, 2.0, 0.0])

@@ -21,7 +21,7 @@ DIGEST = "sha256:" + 64 * "0"
 
 
 def command_id(number: int) -> str:
-    return f"01J8ZQ3V6Y7M2N4P6R8S0{number:05d}"
+    return f"01J8ZQ3V6Y7M2N4P6R8{number:07d}"
 
 
 def operation_id(number: int) -> str:
@@ -29,7 +29,7 @@ def operation_id(number: int) -> str:
 
 
 def receipt_id(number: int) -> str:
-    return f"01J8ZQ3W1B7M2N4P6R8S0{number:05d}"
+    return f"01J8ZQ3W1B7M2N4P6R8{number:07d}"
 
 
 def body(number: int, **members: Any) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from tests.store.store_builders import (
 )
 
 ROOT = Path(__file__).resolve().parents[2]
-ROUNDS = 4
+ROUNDS = int(os.environ.get("MHSD_SOAK_ROUNDS", "4"))
 ACKNOWLEDGED_A_ROUND = 150
 
 
@@ -173,7 +173,7 @@ def check_all_found(store: Store, intents: set[int], receipts: set[int]) -> None
 
 
 def _number(command: str) -> int:
-    return int(command[-5:])
+    return int(command[-7:])
 
 
 async def test_receipts_are_flushed_to_the_disk_before_they_are_acknowledged(tmp_path: Path) -> None:

@@ -31,11 +31,13 @@ class Faulty(sqlite3.Connection):
     """Fails, or hangs, where it is told to."""
 
     failing_sql: str | None = None
+    recovers = False
     hang: threading.Event | None = None
     hanging = threading.Event()
 
     def execute(self, sql: str, *parameters: Any) -> sqlite3.Cursor:
         if self.failing_sql is not None and sql.startswith(self.failing_sql):
+            self.failing_sql = None if self.recovers else self.failing_sql
             raise sqlite3.OperationalError("disk I/O error")
         if self.hang is not None and sql == "COMMIT":
             Faulty.hanging.set()
@@ -53,9 +55,10 @@ class Disk:
         self.connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, factory=Faulty)
         return self.connection
 
-    def fail(self, sql: str) -> None:
+    def fail(self, sql: str, *, once: bool = False) -> None:
         assert self.connection is not None
         self.connection.failing_sql = sql
+        self.connection.recovers = once
 
     def hang(self) -> threading.Event:
         assert self.connection is not None
@@ -94,6 +97,21 @@ async def test_an_error_anywhere_in_a_write_ends_all_writing(tmp_path: Path, sql
         assert store.open_intents == [intent(2)]
         assert store.head()[0] == 1
         await put(store, final(2))
+
+
+async def test_a_disk_that_recovers_is_not_written_again(tmp_path: Path) -> None:
+    disk = Disk()
+    async with opened(tmp_path / "state", connect=disk) as store:
+        await put(store, intent(1), final(1))
+        disk.fail("COMMIT", once=True)
+        # More than one commit takes: those that wait behind the failed one must not follow it.
+        waiting = [store.put(rejected(number)) for number in range(2, 200)]
+        for ticket in waiting:
+            with pytest.raises(StoreFailed, match="disk I/O error"):
+                await ticket.wait()
+        await assert_failed(store, "disk I/O error")
+    async with opened(tmp_path / "state") as store:
+        assert store.head()[0] == 1
 
 
 async def test_a_full_disk_ends_all_writing(tmp_path: Path) -> None:

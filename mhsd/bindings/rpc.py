@@ -321,8 +321,9 @@ class Connection:
         elif self._lane == "stop":
             raise _busy()
         else:
+            read_mono_s = trio.current_time()
             async with door.gate:
-                entered = door.begin(body, peer)
+                entered = door.begin(body, peer, read_mono_s)
         exchange = await self._wait(entered) if isinstance(entered, Awaitable) else entered
         return None if exchange is None else _reply(exchange)
 

@@ -65,7 +65,8 @@ class Stdio:
         self._write_now = write_now
         self._max_line_bytes = max_line_bytes
         self._splitter = LineSplitter(max_line_bytes)
-        self._backlog: deque[bytes] = deque()
+        self._backlog: deque[tuple[bytes, float]] = deque()
+        """Lines that wait for their turn, and when they were read."""
         self._backlog_bytes = 0
         self._outgoing: list[bytes] = []
         self._outgoing_bytes = 0
@@ -154,7 +155,7 @@ class Stdio:
         elif mentions_stop(line):
             self._take(self._door.begin(line, self._peer))
         else:
-            self._backlog.append(line)
+            self._backlog.append((line, trio.current_time()))
             self._backlog_bytes += len(line)
 
     async def _end_of_input(self) -> None:
@@ -177,7 +178,7 @@ class Stdio:
         """The usual case: one line came and nothing else is going on, so it needs to wait for nobody."""
         if self._backlog:
             # Nobody else can run while `begin` does; the gate is for those who have to wait in between.
-            self._take(self._door.begin(self._pop(), self._peer))
+            self._enter_next()
 
     async def _enter_backlog(self) -> None:
         while True:
@@ -187,15 +188,15 @@ class Stdio:
                 # One message at least, and short ones as many as others do not notice.
                 until_mono_s = trio.current_time() + _SLICE_S
                 while self._backlog and self._has_room():
-                    self._take(self._door.begin(self._pop(), self._peer))
+                    self._enter_next()
                     if trio.current_time() > until_mono_s:
                         break
             self._changed.unpark_all()
 
-    def _pop(self) -> bytes:
-        line = self._backlog.popleft()
+    def _enter_next(self) -> None:
+        line, read_mono_s = self._backlog.popleft()
         self._backlog_bytes -= len(line)
-        return line
+        self._take(self._door.begin(line, self._peer, read_mono_s))
 
     def _take(self, entered: Exchange | Awaitable[Exchange]) -> None:
         if isinstance(entered, Exchange):

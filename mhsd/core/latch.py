@@ -12,11 +12,15 @@ import attrs
 
 @attrs.frozen
 class Latch:
-    """One engaged latch. `epoch` grows with every stop, so that a reset notices a stop that came meanwhile."""
+    """One engaged latch. `epoch` grows with every stop, so that a reset notices a stop that came meanwhile.
+
+    `stopped_mono_s` is when its newest stop came in; one from before a restart is older than any request.
+    """
 
     reason: str
     engaged_at: str
     epoch: int
+    stopped_mono_s: float
 
 
 class SafetyState:
@@ -37,16 +41,22 @@ class SafetyState:
         latch = self._latches.get(device_id)
         return latch.epoch if latch is not None else 0
 
-    def engage(self, device_ids: Iterable[str], reason: str, engaged_at: str) -> None:
+    def engage(
+        self,
+        device_ids: Iterable[str],
+        reason: str,
+        engaged_at: str,
+        stopped_mono_s: float = float("-inf"),
+    ) -> None:
         """From the return of this call on, admission refuses every mutation of these devices."""
         self._epoch += 1
         for device_id in device_ids:
             first = self._latches.get(device_id)
             # The first fault is kept: a second stop changes the epoch, not the reason.
             self._latches[device_id] = (
-                Latch(reason, engaged_at, self._epoch)
+                Latch(reason, engaged_at, self._epoch, stopped_mono_s)
                 if first is None
-                else attrs.evolve(first, epoch=self._epoch)
+                else attrs.evolve(first, epoch=self._epoch, stopped_mono_s=stopped_mono_s)
             )
 
     def clear(self, device_id: str, epoch: int) -> bool:

@@ -79,9 +79,16 @@ class Dispatch:
         """The refusal of something that never became a message, with id null."""
         return Exchange(encode_error(None, fault.error()), status, retry_after_ms)
 
-    def begin(self, body: bytes, peer: Peer) -> Exchange | Awaitable[Exchange]:
-        """Take in one message: the whole answer, or what to await for it. Never raises."""
-        received_mono_s = trio.current_time()
+    def begin(
+        self, body: bytes, peer: Peer, received_mono_s: float | None = None
+    ) -> Exchange | Awaitable[Exchange]:
+        """Take in one message: the whole answer, or what to await for it. Never raises.
+
+        `received_mono_s` is when the message was read, where it had to wait for its turn since: deadlines count
+        from then, and a stop that was read later is later, although it went ahead.
+        """
+        if received_mono_s is None:
+            received_mono_s = trio.current_time()
         try:
             if mentions_stop(body):
                 stops = find_stops(decode_lenient(body, max_bytes=self.endpoint.limits.max_request_bytes))

@@ -93,9 +93,13 @@ def safety_reset(context: Context, params: SafetyResetParams) -> Awaitable[Answe
 
 
 def _operator_refusal(context: Context, device: ServedDevice) -> Fault | None:
-    """MHS.AUTH.FORBIDDEN for who is no operator of this device: on hardware only a credential makes one."""
-    by_credential = context.peer.authenticated or device.host.mode in ("simulated", "replay")
-    if context.peer.role == "operator" and by_credential:
+    """MHS.AUTH.FORBIDDEN for who is no operator of this device: on hardware only a credential makes one.
+
+    Where none is configured everybody has the role, on stdio too, and nobody a credential for it.
+    """
+    by_credential = context.peer.authenticated and context.endpoint.operator_configured
+    simulated = device.host.mode in ("simulated", "replay")
+    if context.peer.role == "operator" and (by_credential or simulated):
         return None
     return Fault(
         "MHS.AUTH.FORBIDDEN",

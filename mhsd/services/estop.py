@@ -77,7 +77,12 @@ class EmergencyStop:
         No checkpoint in here: when it returns, every device is latched and its operations are told to stop.
         """
         safety = devices[0].host.safety
-        safety.engage([device.device_id for device in devices], request.reason, request.accepted_at)
+        safety.engage(
+            [device.device_id for device in devices],
+            request.reason,
+            request.accepted_at,
+            request.received_mono_s,
+        )
         latch_latency_ms = _elapsed_ms(request.received_mono_s)
         log.warning("EMERGENCY STOP of %s by %s", [d.device_id for d in devices], request.principal["id"])
         refused = Fault("MHS.SAFETY.ESTOP_LATCHED", "the emergency stop was engaged while the command waited")

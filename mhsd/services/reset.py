@@ -11,7 +11,7 @@ import trio
 from mhsd.base.errors import Fault
 from mhsd.core import receipts
 from mhsd.core.operations import native_fault
-from mhsd.driver import DriverFailed, DriverSignal
+from mhsd.driver import DriverFailed, DriverSignal, Reading
 from mhsd.services.carriage import Answer, store_fault
 from mhsd.services.estop import StopRequest, safety_entry, safety_members
 from mhsd.services.served_device import ServedDevice
@@ -20,20 +20,58 @@ from mhsd.store import Store, StoreFailed
 log = logging.getLogger("mhsd.safety")
 
 
-def _refused(reason: str, message: str, interlocks: list[dict[str, Any]] | None = None) -> Fault:
-    return Fault("MHS.SAFETY.RESET_REFUSED", message, details={"reason": reason}, interlocks=interlocks)
+def _refused(
+    reason: str, message: str, interlocks: list[dict[str, Any]] | None = None, **details: Any
+) -> Fault:
+    return Fault(
+        "MHS.SAFETY.RESET_REFUSED", message, details={"reason": reason, **details}, interlocks=interlocks
+    )
 
 
-def _standing_refusal(device: ServedDevice) -> Fault | None:
+def _overtaken() -> Fault:
+    return _refused("estop_during_reset", "a new emergency stop came after the reset was sent")
+
+
+def _standing_refusal(device: ServedDevice, request: StopRequest) -> Fault | None:
     """What refuses a reset before anything is asked of the device."""
     host = device.host
-    if not host.latched and host.unconfirmed is None:
+    latch = host.safety.latch_of(host.device_id)
+    if latch is None and host.unconfirmed is None:
         return _refused("not_latched", f"the emergency stop of {host.device_id} is not latched")
-    if any(carriage.attempt.guarded for carriage in device.executions.live()):
-        return _refused("operation_running", "an operation of the device has not ended yet")
+    if latch is not None and latch.stopped_mono_s >= request.received_mono_s:
+        # A stop goes ahead of what was sent before it; a reset from before it may not undo it [CORE-082].
+        return _overtaken()
+    running = _running(device)
+    if running or not host.slot.free:
+        return _refused(
+            "operation_running", "an operation of the device has not ended yet", operations=running
+        )
     if host.safety.stop_pending(host.device_id):
         return _refused("stop_path_pending", "the stop of the device is still under way")
     return host.crashed
+
+
+def _open_interlock(device: ServedDevice, reading: Reading) -> Fault | None:
+    """The refusal that names the hard interlocks that are open; one that was not read is [SAFE-003]."""
+    opened = [
+        entry for entry in device.host.interlocks(reading) if entry["hard"] and entry["state"] == "open"
+    ]
+    if not opened:
+        return None
+    names = ", ".join(entry["id"] for entry in opened)
+    return _refused("interlock", f"hard interlock open: {names}", opened)
+
+
+def _running(device: ServedDevice) -> list[str]:
+    """The operations whose driver call has not returned; one that was given up is among them [MHSD-4-22]."""
+    running = {
+        carriage.operation.operation_id: None
+        for carriage in device.executions.live()
+        if carriage.attempt.guarded and carriage.operation is not None
+    }
+    if device.host.slot.operation is not None:
+        running[device.host.slot.operation.operation_id] = None
+    return list(running)
 
 
 class Reset:
@@ -48,7 +86,7 @@ class Reset:
         self, device: ServedDevice, request: StopRequest, deadline_mono_s: float, forbidden: Fault | None
     ) -> Answer:
         """The reset's receipt. `forbidden` is the refusal of a caller who is no operator [CORE-083]."""
-        fault = forbidden or _standing_refusal(device)
+        fault = forbidden or _standing_refusal(device, request)
         if fault is None and device.device_id in self._busy:
             fault = _refused("operation_running", "another reset of the device is under way")
         if fault is not None:
@@ -74,18 +112,21 @@ class Reset:
                 return self._body(device, request, "rejected", fault)
             fault = await self._driver_reset(device)
             if fault is not None:
-                return self._body(device, request, "failed", fault, changed=True)
-            reading = await host.read(host.all_resources())
+                return self._failed(device, request, fault)
+            try:
+                reading = await host.read(host.all_resources())
+            except Fault as unreadable:
+                return self._failed(device, request, unreadable)
+            fault = _open_interlock(device, reading)
+            if fault is not None:
+                return self._failed(device, request, fault)
             if host.safety.epoch_of(host.device_id) != epoch:
-                fault = _refused(
-                    "estop_during_reset", "a new emergency stop came while the reset was under way"
-                )
-                return self._body(device, request, "failed", fault, changed=True)
+                return self._failed(device, request, _overtaken())
             remaining = {
                 name: latch for name, latch in host.safety.snapshot().items() if name != host.device_id
             }
             if self._store.kind == "state_dir" and not await self._store.write_latch(remaining):
-                return self._body(device, request, "failed", store_fault("the latch file"), changed=True)
+                return self._failed(device, request, store_fault("the latch file"))
             return self._released(device, request, epoch, reading)
         return self._too_late(device, request)
 
@@ -97,11 +138,7 @@ class Reset:
             return _refused(
                 "interlock", f"the interlocks cannot be read: {fault.message}", host.interlocks(None)
             )
-        opened = [entry for entry in host.interlocks(reading) if entry["hard"] and entry["state"] == "open"]
-        if not opened:
-            return None
-        names = ", ".join(entry["id"] for entry in opened)
-        return _refused("interlock", f"hard interlock open: {names}", opened)
+        return _open_interlock(device, reading)
 
     async def _driver_reset(self, device: ServedDevice) -> Fault | None:
         try:
@@ -116,13 +153,12 @@ class Reset:
         return None
 
     def _released(
-        self, device: ServedDevice, request: StopRequest, epoch: int, reading: Any
+        self, device: ServedDevice, request: StopRequest, epoch: int, reading: Reading
     ) -> dict[str, Any]:
         host = device.host
         # No checkpoint from here on: the latch and the receipt that reports it belong together.
         if not host.safety.clear(host.device_id, epoch):
-            fault = _refused("estop_during_reset", "a new emergency stop came while the reset was under way")
-            return self._body(device, request, "failed", fault, changed=True)
+            return self._failed(device, request, _overtaken())
         host.unconfirmed = None
         log.warning("emergency stop of %s reset by %s", host.device_id, request.principal["id"])
         safety = host.manifest.safety
@@ -151,15 +187,25 @@ class Reset:
             "effects": [effect],
         }
 
+    def _failed(self, device: ServedDevice, request: StopRequest, fault: Fault) -> dict[str, Any]:
+        """A refusal after the driver's reset ran: the latch stays, so the device is stopped again [CORE-087]."""
+        self._nursery.start_soon(self._stop_again, device, "a reset failed")
+        return self._body(device, request, "failed", fault, changed=True)
+
     def _too_late(self, device: ServedDevice, request: StopRequest) -> dict[str, Any]:
         """The deadline passed: the latch stays, and the device is put back into its stopped state [PROTO-011]."""
-        self._nursery.start_soon(device.host.restop, "a reset did not end in time")
+        self._nursery.start_soon(self._stop_again, device, "a reset did not end in time")
         fault = Fault(
             "MHS.OUTCOME.TIMEOUT",
             "the reset did not end within its deadline; the latch stays engaged",
             details={"reason": "deadline_exceeded"},
         )
         return self._body(device, request, "unknown", fault, changed=True)
+
+    async def _stop_again(self, device: ServedDevice, why: str) -> None:
+        # The file first: a write of the released latch may be under way that nobody waits for any more.
+        await self._store.write_latch(device.host.safety.snapshot())
+        await device.host.restop(why)
 
     def _body(
         self, device: ServedDevice, request: StopRequest, status: str, fault: Fault, *, changed: bool = False

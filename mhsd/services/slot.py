@@ -35,6 +35,11 @@ class Slot:
     def free(self) -> bool:
         return self._holder is None
 
+    @property
+    def operation(self) -> Operation | None:
+        """What was dispatched by the holder, until its driver call has returned."""
+        return self._operation
+
     def refusal(self, attempt: Attempt) -> Fault | None:
         """MHS.DEVICE.BUSY when the attempt can neither take the slot nor queue for it."""
         if self._holder is None or self._holder is attempt:

@@ -30,6 +30,11 @@ PRESS_TARGET = str(Path(__file__).parent / "press")
 PRESS = "mhs://localhost:7400/test/press"
 """A device that misbehaves as it is told; its driver says how."""
 
+NUDGE = "x-cap.test.nudge.v1"
+HOLD = "x-cap.test.hold.v1"
+RELEASE = "x-cap.test.release.v1"
+CONDUCT = "x-cap.test.conduct.v1"
+
 
 def status(lab: Lab, device_id: str = CONVEYOR) -> Any:
     """The safety status. It has a rate of its own, which tests that ask all the time wait for."""
@@ -105,10 +110,12 @@ def permit(session: Session, value: Any, capability_id: str = PURGE, **more: Any
 
 
 def evidence(lab: Lab) -> list[Any]:
-    """All receipts of the endpoint so far, in order; few enough for one page."""
+    """All receipts of the endpoint so far, in order."""
     bundle = lab.call("mhs.evidence.export")
-    assert bundle["truncation"] is None
     receipts: list[Any] = bundle["receipts"]
+    while bundle["truncation"] is not None:
+        bundle = lab.call("mhs.evidence.export", since_receipt=bundle["truncation"]["next_since_receipt"])
+        receipts += bundle["receipts"]
     return receipts
 
 

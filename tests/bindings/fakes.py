@@ -40,7 +40,9 @@ class EchoDoor:
         self.left = trio.Event()
         self.gate_was_held: list[bool] = []
 
-    def begin(self, body: bytes, peer: Peer) -> Exchange | Awaitable[Exchange]:
+    def begin(
+        self, body: bytes, peer: Peer, received_mono_s: float | None = None
+    ) -> Exchange | Awaitable[Exchange]:
         self.entered.append(body)
         self.peers.append(peer)
         self.gate_was_held.append(self.gate.borrowed_tokens == 1)

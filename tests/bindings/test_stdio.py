@@ -222,7 +222,7 @@ async def test_a_defect_behind_one_message_ends_no_other(
 
     begin = session.door.begin
     monkeypatch.setattr(
-        session.door, "begin", lambda body, peer: broken() if body == b"[]" else begin(body, peer)
+        session.door, "begin", lambda body, *more: broken() if body == b"[]" else begin(body, *more)
     )
     await session.send(b"[]", call())
     assert await session.line() == call()

@@ -44,7 +44,7 @@ class Press(Driver):
         self.end_commands()
         self.state["halts"] += 1
         await self.misbehave("stop")
-        return self.conduct["stop"] == "confirm"
+        return self.conduct["stop"] in ("confirm", "wait")
 
     async def estop(self, reason: str) -> bool:
         self.state["stopped"] = True

@@ -1,6 +1,7 @@
 """The one writer: everything that waits goes to the disk in one transaction, and one failure ends all writing.
 
-The batch fills by itself while the one before it is being flushed; no timer is needed. After a failed write the
+The batch fills by itself while the one before it is being flushed, and for a few turns of the event loop before it
+is: a receipt frees its device, whose next command puts its intent two turns later. After a failed write the
 state of the file is unknown, so nothing is tried again: the store is read-only until a restart (fail-stop).
 """
 
@@ -20,6 +21,8 @@ log = logging.getLogger("mhsd.store")
 
 MOST_PER_COMMIT = 64
 """Calls of `put` that share a transaction."""
+GATHERING_TURNS = 4
+"""Turns of the event loop for which a commit waits for company. They cost microseconds, a flush of its own hundreds."""
 CHECKPOINT_COMMITS = 512
 CHECKPOINT_BYTES = 8 << 20
 """After this many commits, or bytes of receipts, the log is copied into the database, even under load."""
@@ -103,6 +106,8 @@ class Writer:
             self._scope.cancel()
 
     async def _commit_next(self) -> None:
+        for _ in range(0 if self._inline else GATHERING_TURNS):
+            await trio.lowlevel.checkpoint()
         batch = [self._waiting.popleft() for _ in range(min(MOST_PER_COMMIT, len(self._waiting)))]
         statements = [statement for work in batch for statement in work.staged.statements]
         try:

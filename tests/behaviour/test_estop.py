@@ -410,8 +410,9 @@ def test_a_stop_of_a_device_that_is_not_served_says_so(lab: Lab, session: Sessio
 
 def test_a_stop_ends_a_motion_where_it_is(lab: Lab, session: Session) -> None:
     """[SAFE-002, CORE-074, OP-011, MHSD-4-31, MHSD-4-32]"""
+    start_mm = session.read("belt")["state"]["position_mm"]
     pending, begun = session.started(CONVEY, FAR)
-    ask_until(lambda: session.read("belt")["state"]["position_mm"], lambda position: position > 0)
+    ask_until(lambda: session.read("belt")["state"]["position_mm"], lambda at_mm: at_mm > start_mm)
     receipt = stop(lab, reason="hand in the belt")
     stopped_at = session.read("belt")["state"]
     assert receipt["status"] == "completed"

@@ -74,7 +74,8 @@ def schema(name: str) -> dict[str, Any]:
 @cache
 def _validator(name: str) -> Draft7Validator:
     shipped = [(schema(each)["$id"], Resource.from_contents(schema(each))) for each in schema_names()]
-    return Draft7Validator(schema(f"{name}.schema.json"), registry=Registry().with_resources(shipped))
+    registry = Registry().with_resources(shipped).crawl()
+    return Draft7Validator(schema(f"{name}.schema.json"), registry=registry)
 
 
 def check(name: str, document: Any) -> None:
@@ -84,8 +85,12 @@ def check(name: str, document: Any) -> None:
 
 
 def check_result(method: str, result: Any) -> None:
-    if method in RESULTS:
-        check(RESULTS[method], result)
+    """The result of a served method against its schema; other methods have none."""
+    name = RESULTS.get(method)
+    if name == "receipt":
+        check_receipt(result)
+    elif name is not None:
+        check(name, result)
 
 
 def check_error(error: Mapping[str, Any]) -> None:

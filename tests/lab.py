@@ -12,13 +12,13 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from http.client import HTTPConnection
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any
 
 from ulid import ULID
 
-from tests.documents import check_error, check_receipt, check_result
+from tests.documents import check_error, check_result
 
 MHSD = Path(sys.executable).parent / "mhsd"
 PATIENCE_S = 60.0
@@ -61,7 +61,15 @@ def ask_until(question: Callable[[], Any], holds: Callable[[Any], bool]) -> Any:
         if holds(answer):
             return answer
         threading.Event().wait(0.02)
-    raise AssertionError(f"still not so: {answer}")
+    raise AssertionError(f"still not so: {str(answer)[:500]}")
+
+
+def _taken(answers: "queue.Queue[Any]") -> Any:
+    """The next answer, waited for; what came in place of one is raised."""
+    answer = answers.get(timeout=PATIENCE_S)
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
 
 
 class Pending:
@@ -76,7 +84,7 @@ class Pending:
         return not self._answers.empty()
 
     def answer(self) -> Any:
-        answer = self._answers.get(timeout=PATIENCE_S)
+        answer = _taken(self._answers)
         self._answers.put(answer)
         return answer
 
@@ -93,8 +101,6 @@ def result_of(method: str, answer: Any) -> Any:
         raise RpcError(answer["error"])
     assert answer.keys() == {"jsonrpc", "id", "result"}
     check_result(method, answer["result"])
-    if "receipt_id" in answer["result"]:
-        check_receipt(answer["result"])
     return answer["result"]
 
 
@@ -133,7 +139,15 @@ class HttpWire(Wire):
 
     def ask(self, message: dict[str, Any]) -> "queue.Queue[Any]":
         answers: queue.Queue[Any] = queue.Queue()
-        threading.Thread(target=lambda: answers.put(self.exchange(message)), daemon=True).start()
+
+        def exchange() -> None:
+            try:
+                answers.put(self.exchange(message))
+            except (OSError, HTTPException) as error:
+                # A daemon that a test killed; whoever waits for the answer gets to know.
+                answers.put(error)
+
+        threading.Thread(target=exchange, daemon=True).start()
         return answers
 
     def post(self, body: bytes, **headers: str) -> tuple[int, bytes]:
@@ -183,6 +197,9 @@ class StdioWire(Wire):
             with self._lock:
                 waiting = self._answers.pop(key, None) if isinstance(key, str) else None
             (waiting or self._others).put(message)
+        with self._lock:
+            for waiting in (*self._answers.values(), self._others):
+                waiting.put(EOFError("the daemon has closed its output"))
 
     def send(self, line: bytes) -> None:
         assert self.process.stdin is not None
@@ -193,7 +210,7 @@ class StdioWire(Wire):
         key = message.get("id") if isinstance(message, dict) else None
         if not isinstance(key, str):
             return super().exchange(message)
-        return self.ask(message).get(timeout=PATIENCE_S)
+        return _taken(self.ask(message))
 
     def ask(self, message: dict[str, Any]) -> "queue.Queue[Any]":
         waiting: queue.Queue[Any] = queue.Queue()
@@ -211,7 +228,7 @@ class StdioWire(Wire):
 
     def exchange_bytes(self, body: bytes) -> Any:
         self.send(body)
-        return self._others.get(timeout=PATIENCE_S)
+        return _taken(self._others)
 
     def close(self) -> None:
         assert self.process.stdin is not None
@@ -250,7 +267,7 @@ class Lab:
             result = self.call(method, **params)
         except RpcError as error:
             return error
-        raise AssertionError(f"{method} was not refused: {result}")
+        raise AssertionError(f"{method} was not refused: {str(result)[:500]}")
 
     def kill(self) -> None:
         """End the daemon as a power cut would."""
@@ -311,10 +328,11 @@ class Session:
         """A command that is running now, and its running receipt."""
         command_id = more.pop("command_id", ulid())
         pending = self.begin(capability_id, value, command_id=command_id, **more)
+        where = {name: more[name] for name in ("device_id",) if name in more}
 
         def receipt() -> Any:
             try:
-                return self.look_up(command_id)
+                return self.look_up(command_id, **where)
             except RpcError as error:
                 if error.code != "MHS.OPERATION.UNKNOWN":
                     raise

@@ -5,10 +5,12 @@ import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
+import attrs
 import pytest
 
-from tests.behaviour.conftest import BENCH, UNHURRIED
+from tests.behaviour.conftest import BENCH, UNHURRIED, Start
 from tests.documents import check_chain
 from tests.lab import MHSD, PATIENCE_S, Lab, Session, running, ulid
 
@@ -106,8 +108,8 @@ def test_the_same_command_sent_many_times_at_once_runs_once(session: Session) ->
     final = [receipt for receipt in receipts if not receipt["replayed"]]
     assert len(final) == 1
     assert len({receipt["receipt_id"] for receipt in receipts}) == 1
-    # What came while it ran got the running snapshot; what came later the receipt.
-    assert {receipt["status"] for receipt in receipts} <= {"running", "completed"}
+    # What came while it was on its way got the snapshot; what came later the receipt.
+    assert {receipt["status"] for receipt in receipts} <= {"accepted", "running", "completed"}
     after = session.read("world")
     assert after["state"]["tick"] == before["state"]["tick"] + 1
     assert after["revision"] == before["revision"] + 1
@@ -158,113 +160,146 @@ def test_one_id_on_two_devices_is_two_commands(pair: Lab) -> None:
 
 # Restarts.
 
+SECOND = "mhs://localhost:7400/lab/second"
+TWO_CONVEYORS = ("conveyor-workcell", "conveyor-workcell@/lab/second")
 
-Restart = Callable[[], Lab]
+
+@attrs.frozen
+class Crash:
+    """What was answered before a crash, and the daemon that was started on the same state dir afterwards."""
+
+    lab: Lab
+    session: Session
+    finished: list[Any]
+    refused: Any
+    in_flight: Any
+    interim: Any
+    bundle: Any
+    old_session_id: str
+    old_instance_id: str
+
+
+def crash_and_restart(binding: str, directory: Path, stack: ExitStack) -> Crash:
+    options = ("--state-dir", str(directory / "state"), *UNHURRIED)
+    lab = stack.enter_context(running(binding, directory, *options, targets=TWO_CONVEYORS))
+    session, other = lab.open(), lab.open(device_id=SECOND)
+    session.completed(FAULT, {"kind": "fail", "times": 1})
+    finished = [session.command(STEP, {"ticks": 1})]
+    refused = session.command(STEP, {"ticks": 0})
+    finished += [each.result() for each in [session.begin(STEP, {"ticks": 2}) for _ in range(8)]]
+    other.completed(FAULT, {"kind": "hang", "times": 1})
+    interim = other.command(STEP, {"ticks": 1}, deadline_ms=1000)
+    _, in_flight = session.started(CONVEY, FAR)
+    bundle = lab.call("mhs.evidence.export")
+    old_instance_id = lab.hello()["devices"][0]["instance_id"]
+    lab.kill()
+    again = stack.enter_context(running(binding, directory, *options, targets=TWO_CONVEYORS))
+    return Crash(
+        lab=again,
+        session=again.open(),
+        finished=finished,
+        refused=refused,
+        in_flight=in_flight,
+        interim=interim,
+        bundle=bundle,
+        old_session_id=session.id,
+        old_instance_id=old_instance_id,
+    )
+
+
+@pytest.fixture(scope="module")
+def crashes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Crash]]:
+    """The crash of each binding's daemon, made when it is first asked for."""
+    made: dict[str, Crash] = {}
+    with ExitStack() as stack:
+
+        def crash_of(binding: str) -> Crash:
+            if binding not in made:
+                made[binding] = crash_and_restart(binding, tmp_path_factory.mktemp(binding), stack)
+            return made[binding]
+
+        yield crash_of
 
 
 @pytest.fixture
-def restart(binding: str, tmp_path: Path) -> Iterator[Restart]:
-    """Starts a daemon on one state dir each time it is called; the one before it must have ended."""
-    with ExitStack() as stack:
-
-        def start() -> Lab:
-            options = ("--state-dir", str(tmp_path / "state"), *UNHURRIED)
-            return stack.enter_context(running(binding, tmp_path, *options))
-
-        yield start
+def crash(binding: str, crashes: Callable[[str], Crash]) -> Crash:
+    return crashes(binding)
 
 
-def test_what_was_finished_before_a_crash_replays_byte_for_byte(restart: Restart) -> None:
+def test_what_was_finished_before_a_crash_replays_byte_for_byte(crash: Crash) -> None:
     """[OP-006, OP-001]"""
-    lab = restart()
-    session = lab.open()
-    session.completed(FAULT, {"kind": "fail", "times": 1})
-    receipts = [session.command(STEP, {"ticks": 1}), session.completed(STEP, {"ticks": 2})]
-    assert [receipt["status"] for receipt in receipts] == ["failed", "completed"]
-    refused = session.command(STEP, {"ticks": 0})
-    instance_id = lab.hello()["devices"][0]["instance_id"]
-    lab.kill()
-
-    lab = restart()
-    session = lab.open()
-    for ticks, receipt in zip((1, 2), receipts, strict=True):
-        again = session.command(STEP, {"ticks": ticks}, command_id=receipt["command_id"])
+    for receipt in crash.finished:
+        ticks = 1 if receipt["status"] == "failed" else 2
+        again = crash.session.command(STEP, {"ticks": ticks}, command_id=receipt["command_id"])
         assert json.dumps(again) == json.dumps({**receipt, "replayed": True})
-        assert session.get(receipt["operation_id"]) == receipt
-    reused = session.command(STEP, {"ticks": 3}, command_id=receipts[0]["command_id"])
-    assert reused["error"]["mhs_code"] == REUSE
-    world = session.read("world")
-    assert world["revision"] == receipts[1]["state_revision_after"], "the revision goes on"
-    assert world["state"]["tick"] == 0, "a simulated device has its initial state again"
-    assert lab.hello()["devices"][0]["instance_id"] != instance_id
-    stored = [receipt["receipt_id"] for receipt in lab.call("mhs.evidence.export")["receipts"]]
-    assert refused["receipt_id"] in stored, "refusals are kept as long as the others"
+        assert crash.session.get(receipt["operation_id"]) == receipt
+        reused = crash.session.command(STEP, {"ticks": 3}, command_id=receipt["command_id"])
+        assert reused["error"]["mhs_code"] == REUSE
 
 
-def test_what_was_in_flight_at_a_crash_is_unknown_and_never_runs_again(restart: Restart) -> None:
+def test_a_refusal_is_kept_over_a_crash(crash: Crash) -> None:
+    """[OP-002, OP-001]"""
+    assert crash.session.look_up(crash.refused["command_id"]) == crash.refused
+
+
+def test_a_simulated_device_begins_anew_and_its_revision_goes_on(crash: Crash) -> None:
+    """[OP-006]"""
+    belt = crash.session.read("belt")
+    assert (belt["state"]["running"], belt["state"]["position_mm"]) == (False, 0)
+    last = max(receipt["state_revision_after"] for receipt in crash.finished)
+    # What the command in flight did is not known, so the revision counts it as a change.
+    assert belt["revision"] >= last + 1
+    assert crash.lab.hello()["devices"][0]["instance_id"] != crash.old_instance_id
+    stepped = crash.session.completed(STEP, {"ticks": 1})
+    assert stepped["state_revision_before"] == belt["revision"]
+
+
+def test_sessions_end_with_the_process(crash: Crash) -> None:
+    """[SESS-004]"""
+    refused = crash.lab.refused("mhs.session.heartbeat", session_id=crash.old_session_id)
+    assert refused.code == "MHS.SESSION.UNKNOWN"
+
+
+def test_what_was_in_flight_at_a_crash_is_unknown_and_never_runs_again(crash: Crash) -> None:
     """[OP-006, OP-013, CORE-172]"""
-    lab = restart()
-    session = lab.open()
-    done = session.completed(STEP, {"ticks": 1})
-    _, in_flight = session.started(CONVEY, FAR)
-    lab.kill()
-
-    lab = restart()
-    assert lab.refused("mhs.session.heartbeat", session_id=session.id).code == "MHS.SESSION.UNKNOWN"
-    session = lab.open()
-    receipt = session.get(in_flight["operation_id"])
+    session, before = crash.session, crash.in_flight
+    receipt = session.get(before["operation_id"])
     assert (receipt["status"], receipt["error"]["mhs_code"]) == ("unknown", "MHS.OUTCOME.UNKNOWN")
     assert receipt["error"]["details"]["reason"] == "endpoint_restarted"
     assert receipt["error"]["retryable"] is False
-    assert receipt["receipt_id"] == in_flight["receipt_id"]
-    assert receipt["session_id"] == in_flight["session_id"]
-    assert session.look_up(in_flight["command_id"]) == receipt
-    again = session.command(CONVEY, FAR, command_id=in_flight["command_id"])
+    assert receipt["receipt_id"] == before["receipt_id"]
+    assert receipt["session_id"] == before["session_id"] == crash.old_session_id
+    last = max(each["state_revision_after"] for each in crash.finished)
+    assert (receipt["state_revision_before"], receipt["state_revision_after"]) == (last, last + 1)
+    assert session.look_up(before["command_id"]) == receipt
+    assert session.cancel(before["operation_id"]) == receipt
+    again = session.command(CONVEY, FAR, command_id=before["command_id"])
     assert again == {**receipt, "replayed": True}
-    assert session.cancel(in_flight["operation_id"]) == receipt
-    belt = session.read("belt")["state"]
-    assert (belt["running"], belt["position_mm"]) == (False, 0)
-    # What it did is not known, so the revision counts it as a change.
-    assert session.revision() == done["state_revision_after"] + 1
-    assert session.completed(STEP, {"ticks": 1})["state_revision_before"] == session.revision() - 1
+    assert session.read("belt")["state"]["running"] is False
 
 
-def test_the_chain_goes_on_after_a_crash(restart: Restart) -> None:
-    """[EVID-001, OP-006]"""
-    lab = restart()
-    session = lab.open()
-    session.completed(STEP, {"ticks": 1})
-    session.started(CONVEY, FAR)
-    before = lab.call("mhs.evidence.export")
-    lab.kill()
-
-    lab = restart()
-    session = lab.open()
-    session.completed(STEP, {"ticks": 1})
-    bundle = lab.call("mhs.evidence.export")
-    assert bundle["endpoint_info"]["genesis"] == before["endpoint_info"]["genesis"]
-    assert bundle["receipts"][: len(before["receipts"])] == before["receipts"]
-    assert [receipt["status"] for receipt in bundle["receipts"]] == ["completed", "unknown", "completed"]
-    genesis_digest = bundle["endpoint_info"]["genesis_digest"]
-    assert check_chain(bundle["receipts"], genesis_digest) == bundle["head_digest"]
-
-
-def test_an_interim_receipt_stays_in_the_chain_after_a_crash(restart: Restart) -> None:
+def test_an_interim_receipt_is_reconciled_after_a_crash(crash: Crash) -> None:
     """[OP-006, OP-010]"""
-    lab = restart()
-    session = lab.open()
-    session.completed(FAULT, {"kind": "hang", "times": 1})
-    interim = session.command(STEP, {"ticks": 1}, deadline_ms=1000)
+    interim = crash.interim
     assert (interim["status"], interim["error"]["mhs_code"]) == ("unknown", "MHS.OUTCOME.TIMEOUT")
-    lab.kill()
-
-    lab = restart()
-    final = lab.open().get(interim["operation_id"])
+    final = crash.session.get(interim["operation_id"])
     assert final["error"]["details"]["reason"] == "endpoint_restarted"
     assert final["receipt_id"] != interim["receipt_id"]
     assert final["x-vendor"]["reconciles"] == interim["receipt_id"]
-    receipts = lab.call("mhs.evidence.export")["receipts"]
-    assert receipts[-2:] == [interim, final]
+    again = crash.lab.open(device_id=SECOND).command(STEP, {"ticks": 1}, command_id=interim["command_id"])
+    assert again == {**final, "replayed": True}
+
+
+def test_the_chain_goes_on_after_a_crash(crash: Crash) -> None:
+    """[EVID-001, OP-001, OP-006, PROTO-029]"""
+    bundle, before = crash.lab.call("mhs.evidence.export"), crash.bundle
+    assert bundle["endpoint_info"]["genesis"] == before["endpoint_info"]["genesis"]
+    count = len(before["receipts"])
+    assert bundle["receipts"][:count] == before["receipts"], "what was answered is on the disk"
+    restarted = [receipt["operation_id"] for receipt in bundle["receipts"][count : count + 2]]
+    assert sorted(restarted) == sorted([crash.in_flight["operation_id"], crash.interim["operation_id"]])
+    genesis_digest = bundle["endpoint_info"]["genesis_digest"]
+    assert check_chain(bundle["receipts"], genesis_digest) == bundle["head_digest"]
 
 
 def test_without_a_state_dir_nothing_is_left_behind(binding: str, tmp_path: Path) -> None:
@@ -278,49 +313,28 @@ def test_without_a_state_dir_nothing_is_left_behind(binding: str, tmp_path: Path
     assert seen == [(False, 0), (False, 0)]
 
 
-def test_a_state_dir_serves_one_daemon(restart: Restart, tmp_path: Path) -> None:
-    """[OP-006]"""
-    lab = restart()
-    second = subprocess.run(
-        [MHSD, "conveyor-workcell", "--port", "0", "--state-dir", tmp_path / "state"],
+def refused_start(directory: Path, *options: str) -> str:
+    """The one line with which a daemon that cannot start ends with exit code 1."""
+    ended = subprocess.run(
+        [MHSD, "conveyor-workcell", "--port", "0", *options],
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,
         check=False,
-        env={"PATH": "", "MHSD_RUNTIME_DIR": str(tmp_path / "run2")},
-        cwd=tmp_path,
+        env={"PATH": "", "MHSD_RUNTIME_DIR": str(directory / "run-of-the-second")},
+        cwd=directory,
     )
-    assert second.returncode == 1
-    assert second.stdout == ""
-    assert len(second.stderr.splitlines()) == 1
-    assert str(lab.process.pid) in second.stderr
+    assert (ended.returncode, ended.stdout) == (1, "")
+    (line,) = ended.stderr.splitlines()
+    return line
+
+
+def test_a_state_dir_serves_one_daemon_and_one_endpoint(fresh: Start, tmp_path: Path) -> None:
+    """[OP-006]"""
+    state_dir = ("--state-dir", str(tmp_path / "state"))
+    lab = fresh(*state_dir)
+    assert str(lab.process.pid) in refused_start(tmp_path, *state_dir)
     assert lab.hello()["limits"]["receipt_store"] == "state_dir", "the first one serves on"
-    assert lab.process.poll() is None
-
-
-def test_a_state_dir_of_another_endpoint_is_refused(restart: Restart, tmp_path: Path) -> None:
-    """[OP-006]"""
-    restart().kill()
-    second = subprocess.run(
-        [MHSD, "--port", "0", "--state-dir", tmp_path / "state", "--endpoint-id", "mhs://other:7400"],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-        env={"PATH": "", "MHSD_RUNTIME_DIR": str(tmp_path / "run2")},
-        cwd=tmp_path,
-    )
-    assert second.returncode == 1
-    assert len(second.stderr.splitlines()) == 1
-    assert "mhs://localhost:7400" in second.stderr
-
-
-def test_a_receipt_that_was_answered_is_on_the_disk(restart: Restart) -> None:
-    """[OP-001, PROTO-029]"""
-    lab = restart()
-    session = lab.open()
-    answered = [each.result() for each in [session.begin(STEP, {"ticks": 1}) for _ in range(16)]]
     lab.kill()
-    lab = restart()
-    stored = {receipt["receipt_id"]: receipt for receipt in lab.call("mhs.evidence.export")["receipts"]}
-    assert all(stored[receipt["receipt_id"]] == receipt for receipt in answered)
+    line = refused_start(tmp_path, *state_dir, "--endpoint-id", "mhs://other:7400")
+    assert "mhs://localhost:7400" in line

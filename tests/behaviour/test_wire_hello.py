@@ -77,7 +77,7 @@ def test_features_name_what_this_process_serves_and_nothing_else(lab: Lab) -> No
     assert sorted(features) == sorted({"MHS.SAFETY.NOT_CERTIFIED", "batch", lab.binding})
 
 
-def test_limits_are_advertised_with_their_defaults(binding: str, fresh: Start) -> None:
+def test_limits_are_advertised_with_their_defaults(fresh: Start) -> None:
     """[PROTO-043]"""
     # The rate is the one option that these daemons are started with.
     limits = fresh().hello()["limits"]
@@ -113,13 +113,13 @@ def refusal_of(lab: Lab, method: str, **params: Any) -> tuple[str, Any]:
     return refused.code, refused.details.get("reason")
 
 
+ON_STDIO = pytest.mark.parametrize("binding", ["stdio"], indirect=True)
 HELLO_REQUIRED = ("MHS.PROTOCOL.INVALID_REQUEST", "hello_required")
 
 
-def test_on_stdio_hello_comes_first(fresh: Start, binding: str) -> None:
+@ON_STDIO
+def test_on_stdio_hello_comes_first(fresh: Start) -> None:
     """[PROTO-013]"""
-    if binding == "http":
-        pytest.skip("HTTP has no such order")
     lab = fresh(greet=False)
     assert refusal_of(lab, "mhs.devices.list") == HELLO_REQUIRED
     assert refusal_of(lab, "mhs.session.heartbeat", session_id="mhs_s_x") == HELLO_REQUIRED
@@ -135,18 +135,16 @@ def test_on_stdio_hello_comes_first(fresh: Start, binding: str) -> None:
     assert lab.call("mhs.devices.list")["devices"]
 
 
-def test_on_stdio_an_emergency_stop_needs_no_hello(fresh: Start, binding: str) -> None:
+@ON_STDIO
+def test_on_stdio_an_emergency_stop_needs_no_hello(fresh: Start) -> None:
     """[PROTO-013, CORE-076]"""
-    if binding == "http":
-        pytest.skip("HTTP has no such order")
     lab = fresh(greet=False)
     assert lab.call("mhs.safety.estop", reason="test")["status"] == "completed"
 
 
-def test_on_stdio_a_batch_that_begins_with_hello_is_served(fresh: Start, binding: str) -> None:
+@ON_STDIO
+def test_on_stdio_a_batch_that_begins_with_hello_is_served(fresh: Start) -> None:
     """[PROTO-007, PROTO-013]"""
-    if binding == "http":
-        pytest.skip("HTTP has no such order")
     lab = fresh(greet=False)
     hello = {
         "jsonrpc": "2.0",

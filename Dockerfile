@@ -28,7 +28,7 @@ USER 7400
 WORKDIR /
 VOLUME /var/lib/mhsd
 EXPOSE 7400
-# SIGTERM brings running operations to the safe state first, within MHSD_STOP_GRACE_S (10); give `docker stop -t 20`.
+# SIGTERM brings running operations to the safe state first, in up to twice MHSD_STOP_GRACE_S (10): `docker stop -t 45`.
 STOPSIGNAL SIGTERM
 # Loopback without tokens needs nothing; with TLS and tokens see MHS_ENDPOINT, MHS_CA_FILE and MHS_TOKEN_FILE in README.md.
 HEALTHCHECK --interval=30s --timeout=10s --start-period=20s --retries=3 \

@@ -71,6 +71,54 @@ def pair(binding: str, shared_pair: Callable[[str], Lab]) -> Lab:
     return shared_pair(binding)
 
 
+LIMITS = {
+    "max_request_bytes": 16_384,
+    "max_batch": 2,
+    "max_sessions": 3,
+    "max_open_operations": 1,
+    "max_export_receipts": 4,
+    "session_max_ttl_s": 60,
+    "max_command_deadline_ms": 90_000,
+    "receipt_retention_days": 2,
+    "max_json_items": 900,
+}
+"""What the limited daemon advertises, each well below its default."""
+LIMIT_OPTIONS = {
+    "max_export_receipts": "--export-page",
+    "receipt_retention_days": "--retention-days",
+}
+SECOND = "mhs://localhost:7400/lab/second"
+
+
+@pytest.fixture(scope="session")
+def shared_limited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Lab]]:
+    """As `shared`, for two conveyors behind small limits."""
+    labs: dict[str, Lab] = {}
+    with ExitStack() as stack:
+
+        def lab_of(binding: str) -> Lab:
+            if binding not in labs:
+                directory = tmp_path_factory.mktemp(f"limited-{binding}")
+                options = [
+                    word
+                    for name, limit in LIMITS.items()
+                    for word in (LIMIT_OPTIONS.get(name, "--" + name.replace("_", "-")), str(limit))
+                ]
+                targets = ("conveyor-workcell", "conveyor-workcell@/lab/second")
+                labs[binding] = stack.enter_context(
+                    running(binding, directory, *UNHURRIED, *options, targets=targets)
+                )
+            return labs[binding]
+
+        yield lab_of
+
+
+@pytest.fixture
+def limited(binding: str, shared_limited: Callable[[str], Lab]) -> Lab:
+    """The shared daemon with small limits; whoever opens a session there closes it."""
+    return shared_limited(binding)
+
+
 @pytest.fixture
 def session(lab: Lab) -> Iterator[Session]:
     """A session with every capability on the shared daemon."""

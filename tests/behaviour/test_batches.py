@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests.behaviour.conftest import BENCH, Start
+from tests.behaviour.conftest import BENCH, LIMITS
 from tests.documents import check_error
 from tests.lab import CONVEYOR, HttpWire, Lab, Session, StdioWire, request, result_of, ulid
 from tests.lab import running as running_daemon
@@ -250,12 +250,11 @@ def test_a_larger_batch_is_refused_as_a_whole(lab: Lab, session: Session) -> Non
     assert session.revision() == before
 
 
-def test_a_batch_limit_that_was_set_holds(fresh: Start) -> None:
+def test_a_batch_limit_that_was_set_holds(limited: Lab) -> None:
     """[PROTO-043]"""
-    lab = fresh("--max-batch", "2")
-    assert len(lab.wire.exchange([request("mhs.devices.list") for _ in range(2)])) == 2
-    answer = lab.wire.exchange([request("mhs.devices.list") for _ in range(3)])
-    assert answer["error"]["data"]["details"]["limit"] == 2
+    assert len(limited.wire.exchange([request("mhs.devices.list") for _ in range(LIMITS["max_batch"])])) == 2
+    answer = limited.wire.exchange([request("mhs.devices.list") for _ in range(LIMITS["max_batch"] + 1)])
+    assert answer["error"]["data"]["details"]["limit"] == LIMITS["max_batch"]
 
 
 def test_the_rate_counts_the_elements_of_a_batch(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 import pytest
 
-from tests.behaviour.conftest import BENCH, UNHURRIED, Start
+from tests.behaviour.conftest import BENCH, SECOND, UNHURRIED, Start
 from tests.documents import check_chain
 from tests.lab import MHSD, PATIENCE_S, Lab, Session, running, ulid
 
@@ -160,7 +160,6 @@ def test_one_id_on_two_devices_is_two_commands(pair: Lab) -> None:
 
 # Restarts.
 
-SECOND = "mhs://localhost:7400/lab/second"
 TWO_CONVEYORS = ("conveyor-workcell", "conveyor-workcell@/lab/second")
 
 

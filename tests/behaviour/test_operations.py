@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.behaviour.conftest import Start
+from tests.behaviour.conftest import LIMITS, SECOND
 from tests.behaviour.test_commands import permit
 from tests.lab import CONVEYOR, Lab, Session, ask_until, ulid
 
@@ -269,24 +269,23 @@ def test_the_device_is_free_again_after_a_cancel(session: Session) -> None:
 # Limits.
 
 
-def test_a_session_has_no_more_long_running_operations_than_advertised(fresh: Start) -> None:
+def test_a_session_has_no_more_long_running_operations_than_advertised(limited: Lab) -> None:
     """[PROTO-043]"""
-    lab = fresh("--max-open-operations", "1", targets=("conveyor-workcell", "conveyor-workcell@/lab/second"))
-    second = "mhs://localhost:7400/lab/second"
-    grant = lab.call(
+    grant = limited.call(
         "mhs.session.open",
-        device_ids=[CONVEYOR, second],
+        device_ids=[CONVEYOR, SECOND],
         capabilities=["*"],
         mode="simulated",
-        ttl_s=600,
+        ttl_s=60,
     )
-    assert grant["limits"]["max_open_operations"] == 1
-    session = Session(lab, grant)
+    assert grant["limits"]["max_open_operations"] == LIMITS["max_open_operations"] == 1
+    session = Session(limited, grant)
     _, running = session.started(CONVEY, FAR, device_id=CONVEYOR)
-    refused = session.command(CONVEY, FAR, device_id=second)
+    refused = session.command(CONVEY, FAR, device_id=SECOND)
     assert (refused["status"], refused["error"]["mhs_code"]) == ("rejected", "MHS.LIMIT.OPERATION_LIMIT")
     assert refused["error"]["retryable"] is True
-    session.completed(STEP, {"ticks": 1}, device_id=second)
+    session.completed(STEP, {"ticks": 1}, device_id=SECOND)
     session.cancel(running["operation_id"])
-    _, running = session.started(CONVEY, FAR, device_id=second)
+    _, running = session.started(CONVEY, FAR, device_id=SECOND)
     session.cancel(running["operation_id"])
+    session.close()

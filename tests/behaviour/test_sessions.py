@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.behaviour.conftest import BENCH, BENCH_TARGET, Start
+from tests.behaviour.conftest import BENCH, BENCH_TARGET, LIMITS, Start
 from tests.behaviour.test_discovery import CONVEYOR_BINDINGS
 from tests.lab import CONVEYOR, Lab, RpcError, Session, ask_until, running, ulid
 
@@ -149,11 +149,11 @@ def test_a_ttl_outside_its_bounds_is_refused(lab: Lab, ttl_s: int) -> None:
     assert (refused.code, refused.details["field"]) == ("MHS.PROTOCOL.INVALID_PARAMS", "ttl_s")
 
 
-def test_the_longest_ttl_is_the_advertised_one(fresh: Start) -> None:
+def test_the_longest_ttl_is_the_advertised_one(limited: Lab) -> None:
     """[SESS-003]"""
-    lab = fresh("--session-max-ttl-s", "60")
-    assert lab.open(ttl_s=60).grant["expires_at"]
-    assert lab.refused("mhs.session.open", **open_params(ttl_s=61)).details["field"] == "ttl_s"
+    longest = LIMITS["session_max_ttl_s"]
+    limited.open(ttl_s=longest).close()
+    assert limited.refused("mhs.session.open", **open_params(ttl_s=longest + 1)).details["field"] == "ttl_s"
 
 
 def test_a_session_on_an_unknown_device_is_not_opened(lab: Lab) -> None:
@@ -169,15 +169,16 @@ def test_a_session_without_a_device_is_not_opened(lab: Lab) -> None:
     assert lab.refused("mhs.session.open", **open_params(device_ids=[])).details["field"] == "device_ids"
 
 
-def test_more_sessions_than_advertised_are_not_opened(fresh: Start) -> None:
+def test_more_sessions_than_advertised_are_not_opened(limited: Lab) -> None:
     """[SESS-001, PROTO-043]"""
-    lab = fresh("--max-sessions", "2")
-    sessions = [lab.open(), lab.open()]
-    refused = lab.refused("mhs.session.open", **open_params())
+    sessions = [limited.open(ttl_s=60) for _ in range(LIMITS["max_sessions"])]
+    refused = limited.refused("mhs.session.open", **open_params())
     assert refused.code == "MHS.LIMIT.SESSION_LIMIT"
     assert refused.error["data"]["retryable"] is True
-    sessions[0].close()
-    lab.open()
+    sessions.pop().close()
+    sessions.append(limited.open(ttl_s=60))
+    for session in sessions:
+        session.close()
 
 
 def test_the_authenticated_principal_acts_and_the_named_one_is_a_claim(lab: Lab, session: Session) -> None:
@@ -273,10 +274,9 @@ def test_a_heartbeat_moves_the_end_and_nothing_else(lab: Lab) -> None:
     session.close()
 
 
-def test_only_heartbeats_keep_a_session(fresh: Start) -> None:
+def test_only_heartbeats_keep_a_session(lab: Lab) -> None:
     """[SESS-004, SESS-005]"""
-    lab = fresh()
-    kept, used = lab.open(ttl_s=2), lab.open(ttl_s=2)
+    kept, used = lab.open(ttl_s=1), lab.open(ttl_s=1)
 
     def used_has_ended() -> str | None:
         kept.call("mhs.session.heartbeat")
@@ -287,7 +287,7 @@ def test_only_heartbeats_keep_a_session(fresh: Start) -> None:
         return None
 
     assert ask_until(used_has_ended, lambda code: code is not None) == "MHS.SESSION.EXPIRED"
-    assert kept.read("world")["state"]
+    kept.close()
 
 
 def test_a_summary_counts_every_command_by_its_outcome(fresh: Start) -> None:

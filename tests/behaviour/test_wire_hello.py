@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.behaviour.conftest import Start
+from tests.behaviour.conftest import LIMITS, Start
 from tests.lab import CONVEYOR, Lab
 
 CLIENT = {"name": "tests", "version": "1"}
@@ -77,35 +77,18 @@ def test_features_name_what_this_process_serves_and_nothing_else(lab: Lab) -> No
     assert sorted(features) == sorted({"MHS.SAFETY.NOT_CERTIFIED", "batch", lab.binding})
 
 
-def test_limits_are_advertised_with_their_defaults(fresh: Start) -> None:
+def test_limits_are_advertised_with_their_defaults(lab: Lab) -> None:
     """[PROTO-043]"""
-    # The rate is the one option that these daemons are started with.
-    limits = fresh().hello()["limits"]
+    # The rate is the one option that the shared daemon is started with.
     rate = {"max_rate_per_s": 100_000, "rate_burst": 100_000}
-    assert limits == {**DEFAULTS, **rate}
+    assert lab.hello()["limits"] == {**DEFAULTS, **rate}
 
 
-def test_limits_that_are_set_are_advertised(fresh: Start) -> None:
+def test_limits_that_are_set_are_advertised(limited: Lab) -> None:
     """[PROTO-043]"""
-    options: dict[str, tuple[str, int]] = {
-        "max_batch": ("--max-batch", 3),
-        "max_sessions": ("--max-sessions", 5),
-        "max_open_operations": ("--max-open-operations", 2),
-        "max_export_receipts": ("--export-page", 7),
-        "session_max_ttl_s": ("--session-max-ttl-s", 60),
-        "max_command_deadline_ms": ("--max-command-deadline-ms", 9000),
-        "receipt_retention_days": ("--retention-days", 2),
-        "max_json_items": ("--max-json-items", 500),
-    }
-    limits = fresh(*(str(word) for option in options.values() for word in option)).hello()["limits"]
-    assert {name: limits[name] for name in options} == {name: value for name, (_, value) in options.items()}
-    assert limits["max_receipt_retention_s"] == 2 * 86400
-
-
-def test_a_state_dir_is_advertised(fresh: Start, tmp_path: Any) -> None:
-    """[PROTO-043, OP-006]"""
-    lab = fresh("--state-dir", str(tmp_path / "state"))
-    assert lab.hello()["limits"]["receipt_store"] == "state_dir"
+    limits = limited.hello()["limits"]
+    assert {name: limits[name] for name in LIMITS} == LIMITS
+    assert limits["max_receipt_retention_s"] == LIMITS["receipt_retention_days"] * 86400
 
 
 def refusal_of(lab: Lab, method: str, **params: Any) -> tuple[str, Any]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.behaviour.conftest import Start
+from tests.behaviour.conftest import LIMITS
 from tests.documents import check_error
 from tests.lab import HttpWire, Lab, Session, StdioWire, request, ulid
 
@@ -138,14 +138,13 @@ def padded(size: int) -> bytes:
     return body[:-1] + b" " * (size - len(body)) + body[-1:]
 
 
-def test_a_message_of_exactly_the_limit_is_served_and_one_byte_more_is_not(fresh: Start) -> None:
+def test_a_message_of_exactly_the_limit_is_served_and_one_byte_more_is_not(limited: Lab) -> None:
     """[PROTO-043, TPT-006]"""
-    lab = fresh("--max-request-bytes", "4096")
-    assert lab.hello()["limits"]["max_request_bytes"] == 4096
-    assert lab.wire.exchange_bytes(padded(4096))["result"]["devices"]
-    error = refusal(lab, padded(4097))
+    limit = LIMITS["max_request_bytes"]
+    assert limited.wire.exchange_bytes(padded(limit))["result"]["devices"]
+    error = refusal(limited, padded(limit + 1))
     assert error["data"]["mhs_code"] == "MHS.LIMIT.PAYLOAD_TOO_LARGE"
-    assert lab.call("mhs.devices.list")["devices"], "the endpoint serves on"
+    assert limited.call("mhs.devices.list")["devices"], "the endpoint serves on"
 
 
 def test_the_default_limit_is_a_mebibyte(lab: Lab) -> None:

@@ -79,6 +79,9 @@ def good_params(method: str, session_id: str) -> dict[str, Any]:
         },
         "mhs.evidence.export": {},
         "mhs.evidence.verify": {"bundle": {}},
+        "mhs.subscribe": {**session, **wait, "streams": [{"stream": "log"}]},
+        "mhs.unsubscribe": {**session, "subscription_id": "sub_x"},
+        "mhs.conformance.report": {},
     }[method]
 
 

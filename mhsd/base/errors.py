@@ -72,6 +72,8 @@ class Fault(Exception):
         interlocks: Sequence[Mapping[str, Any]] | None = None,
     ) -> None:
         row = ERRORS[mhs_code]
+        # A driver's text may hold half a surrogate pair, which no answer can carry.
+        message = message if message.isascii() else message.encode(errors="replace").decode()
         super().__init__(message)
         self.mhs_code = mhs_code
         self.message = message

@@ -106,7 +106,7 @@ def storable(text: str, longest: int) -> str:
     return text[:longest].encode(errors="replace").decode()
 
 
-def native_fault(exception: Exception) -> Fault:
+def native_fault(exception: BaseException) -> Fault:
     """Any other exception of a driver: its type is told, its message never [MHS-002 section 10.2]."""
     name = type(exception).__name__
     return Fault("MHS.ADAPTER.SHIM_FAILED", f"driver raised {name}", details={"exception_type": name})

@@ -31,6 +31,7 @@ log = logging.getLogger("mhsd.execution")
 
 INTERLOCK_OPEN = "MHS.SAFETY.INTERLOCK_OPEN"
 DEFAULT_MAX_AGE_MS = 1000
+FOREIGN_CANCELS = frozenset({"asyncio.exceptions.CancelledError", "concurrent.futures._base.CancelledError"})
 
 
 def _failed(error: DriverFailed) -> Failed:
@@ -115,20 +116,40 @@ async def _invoke(host: DeviceHost, operation: Operation, binding: Binding) -> N
     )
     try:
         outcome = await host.driver.invoke(call)
-    except Exception as error:
-        return await _signalled(host, binding, error)
+    except BaseException as error:
+        signal = _leaf(error)
+        if not isinstance(signal, Exception) and not _is_foreign_cancel(signal):
+            raise
+        return await _signalled(host, binding, signal)
     return Returned(outcome.output, outcome.effects)
 
 
-async def _signalled(host: DeviceHost, binding: Binding, error: Exception) -> Native:
+def _leaf(error: BaseException) -> BaseException:
+    """The one exception that the driver's own nurseries have wrapped, or the error itself."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error
+
+
+async def _signalled(host: DeviceHost, binding: Binding, error: BaseException) -> Native:
     """What a driver says by raising."""
+    if _is_foreign_cancel(error):
+        return Interrupted()
     if isinstance(error, DriverFailed) and error.mhs_code == INTERLOCK_OPEN:
         return Failed(await _opened(host, binding, error.message))
-    named = SIGNALS.get(type(error))
-    if named is not None:
-        return named(error)
+    for signal, named in SIGNALS.items():
+        if isinstance(error, signal):
+            return named(error)
     log.error("driver of %s failed in %s", host.device_id, binding.capability_id, exc_info=error)
     return Failed(native_fault(error))
+
+
+def _is_foreign_cancel(error: BaseException) -> bool:
+    """Whether another runtime's cancellation came out of the driver [MHS-002 section 10.2].
+
+    By name: neither asyncio nor concurrent.futures is imported for the sake of drivers that use them.
+    """
+    return any(f"{each.__module__}.{each.__qualname__}" in FOREIGN_CANCELS for each in type(error).__mro__)
 
 
 async def _restore(host: DeviceHost, operation: Operation, binding: Binding) -> Native:
@@ -147,7 +168,7 @@ async def _restore(host: DeviceHost, operation: Operation, binding: Binding) -> 
     try:
         await host.driver.restore(restoration.state)
     except Exception as error:
-        native = await _signalled(host, binding, error)
+        native = await _signalled(host, binding, _leaf(error))
     if isinstance(native, Refused | Lost | Interrupted):
         return native
     seen = await _seen(host)

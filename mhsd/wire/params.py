@@ -15,12 +15,13 @@ from mhsd.wire.canonical import MAX_SAFE_INTEGER
 from mhsd.wire.converter import Hook, Misfit, Rule, hook_for
 from mhsd.wire.json_text import excerpt
 
-LONGEST_IDENTIFIER = 512
+LONGEST_IDENTIFIER = 256
 """Characters in an id, a name or a reference; long ones would only swell receipts and logs."""
 LONGEST_TEXT = 1024
 """Characters in a text for people, as a reason or a note."""
 LONGEST_LEASE = 128
 
+_TIMESTAMP = re.compile(r"[0-9]{4}-[01][0-9]-[0-3][0-9]T[0-2][0-9]:[0-5][0-9]:[0-6][0-9](\.[0-9]{1,9})?Z")
 _DIGEST = re.compile("sha256:[0-9a-f]{64}")
 
 
@@ -32,7 +33,16 @@ def _from(minimum: int) -> Rule:
     return Rule(f"an integer from {minimum} to 2^53-1", lambda number: minimum <= number <= MAX_SAFE_INTEGER)
 
 
-Identifier = Annotated[str, _at_most(LONGEST_IDENTIFIER)]
+Identifier = Annotated[
+    str,
+    Rule(
+        f"a string of 1 to {LONGEST_IDENTIFIER} characters",
+        lambda text: 1 <= len(text) <= LONGEST_IDENTIFIER,
+    ),
+]
+Timestamp = Annotated[
+    str, Rule("RFC 3339 in UTC, as 2026-10-20T07:45:00Z", lambda text: _TIMESTAMP.fullmatch(text) is not None)
+]
 Text = Annotated[str, _at_most(LONGEST_TEXT)]
 Lease = Annotated[str, _at_most(LONGEST_LEASE)]
 Seconds = Annotated[int, _from(1)]
@@ -49,7 +59,7 @@ class PrincipalRef:
     """Who somebody is, by id and kind."""
 
     id: Identifier
-    kind: Identifier
+    kind: Literal["agent", "human", "service"]
 
 
 @attrs.frozen(kw_only=True)
@@ -67,7 +77,7 @@ class Approval:
     """A person's consent."""
 
     principal: PrincipalRef
-    approved_at: Identifier | None = None
+    approved_at: Timestamp | None = None
     note: Text | None = None
 
 

@@ -97,3 +97,9 @@ def test_a_start_error_is_a_usage_error_unless_it_says_otherwise() -> None:
         4,
         "MHS.AUTH.HARDWARE_DISABLED",
     )
+
+
+def test_half_a_surrogate_pair_in_a_drivers_text_does_not_keep_the_answer_from_being_sent() -> None:
+    """[PROTO-042]"""
+    assert Fault("MHS.DEVICE.FAULT", "21.5 \udcb0C").message == "21.5 ?C"
+    assert Fault("MHS.DEVICE.FAULT", "21.5 °C").message == "21.5 °C"

@@ -340,7 +340,13 @@ def test_a_whole_session_open_is_read() -> None:
             "mode": "hardware",
             "ttl_s": 600,
             "client_info": {"name": "n", "version": "v", "transport": "http"},
-            "approvals": [{"principal": {"id": "h", "kind": "human"}, "approved_at": "now", "note": "ok"}],
+            "approvals": [
+                {
+                    "principal": {"id": "h", "kind": "human"},
+                    "approved_at": "2026-10-20T07:45:00Z",
+                    "note": "ok",
+                }
+            ],
         },
     )
     assert found == SessionOpenParams(
@@ -354,7 +360,11 @@ def test_a_whole_session_open_is_read() -> None:
         mode="hardware",
         ttl_s=600,
         client_info=ClientInfo(name="n", version="v", transport="http"),
-        approvals=(Approval(principal=PrincipalRef(id="h", kind="human"), approved_at="now", note="ok"),),
+        approvals=(
+            Approval(
+                principal=PrincipalRef(id="h", kind="human"), approved_at="2026-10-20T07:45:00Z", note="ok"
+            ),
+        ),
     )
 
 
@@ -413,3 +423,31 @@ def test_a_stop_keeps_what_is_usable() -> None:
     assert found == SafetyEstopParams(reason="r" * 1024, device_id="d", command_id="no ulid")
     assert read("mhs.safety.estop", {"deadline_ms": 5}).deadline_ms == 5
     assert read("mhs.safety.estop", {"deadline_ms": True}).deadline_ms is None
+
+
+@pytest.mark.parametrize("text", ["", "x" * 257], ids=["empty", "257 characters"])
+@pytest.mark.parametrize("member", ["capability_id", "resource", "device_id"])
+def test_an_id_that_no_receipt_could_carry_is_refused_before_one_is_made(member: str, text: str) -> None:
+    """[PROTO-028]"""
+    params = {"session_id": "s", "capability_id": "c", "input": {}, "command_id": "k", "deadline_ms": 1}
+    with pytest.raises(Fault) as refused:
+        structure("mhs.command", {**params, member: text}, max_deadline_ms=10)
+    assert refused.value.mhs_code == "MHS.PROTOCOL.INVALID_PARAMS"
+    assert (refused.value.details or {})["field"] == member
+
+
+@pytest.mark.parametrize(
+    "approval",
+    [
+        {"principal": {"id": "h", "kind": "robot"}},
+        {"principal": {"id": "", "kind": "human"}},
+        {"principal": {"id": "h", "kind": "human"}, "approved_at": "now"},
+    ],
+)
+def test_an_approval_that_no_receipt_could_carry_is_refused(approval: dict[str, object]) -> None:
+    """[SAFE-004]"""
+    digest = "sha256:" + "0" * 64
+    params = {"session_id": "s", "capability_id": "c", "input_digest": digest, "ttl_s": 1}
+    with pytest.raises(Fault) as refused:
+        structure("mhs.safety.permit", {**params, "approvals": [approval]}, max_deadline_ms=10)
+    assert refused.value.mhs_code == "MHS.PROTOCOL.INVALID_PARAMS"

@@ -329,6 +329,7 @@ def last_refusal(attempt: Attempt, device: DeviceView, now_mono_s: float) -> Fau
         or refusal(attempt, device, Step.AVAILABLE, Step.LATCH)
         or _interlocks_closed(attempt, device)
         or _permitted(attempt, device)
+        or _within_rate(attempt, device)
         or deadline_refusal(attempt, now_mono_s)
     )
 

@@ -15,7 +15,6 @@ from mhsd.protocol.handlers_commands import resolve_binding
 from mhsd.services.carriage import Answer
 from mhsd.services.estop import StopRequest
 from mhsd.services.served_device import ServedDevice
-from mhsd.wire.json_text import Raw
 from mhsd.wire.params import SafetyEstopParams, SafetyPermitParams, SafetyResetParams, SafetyStatusParams
 
 STATUS_READ_S = 1.0
@@ -48,7 +47,7 @@ def _one_device(context: Context, device_id: str | None, session_id: str | None)
     return context.endpoint.device(devices[0])
 
 
-def safety_estop(context: Context, params: SafetyEstopParams) -> Awaitable[Raw]:
+def safety_estop(context: Context, params: SafetyEstopParams) -> Awaitable[Answer]:
     """Latch and stop: one device, the session's only one, or all [SAFE-002, CORE-076]. Latched when it returns."""
     session = context.endpoint.sessions.any_live(params.session_id) if params.session_id is not None else None
     devices = _devices_to_stop(context, params.device_id, session)

@@ -67,6 +67,12 @@ def unstored_fault(operation: Operation) -> Fault:
     )
 
 
+def internal_fault(error: Exception) -> Fault:
+    """A failure of the endpoint's own code: its type is told, and nothing else of it [PROTO-042]."""
+    name = type(error).__name__
+    return Fault("MHS.INTERNAL.ERROR", f"the endpoint failed with {name}", details={"exception_type": name})
+
+
 def new_operation(host: DeviceHost, carriage: Carriage) -> Operation:
     """The operation of a command that is about to be dispatched, with the id of its final receipt."""
     now_mono_s = trio.current_time()
@@ -127,7 +133,7 @@ def final_entry(
     if attempt.actuating:
         restored = attempt.restoration is not None and isinstance(native, Returned)
         change = host.settle(reading, resources_at_end(host, operation), restored=restored)
-        if reading is None and isinstance(native, Returned):
+        if change.state_hash is None and isinstance(native, Returned):
             native = Lost(_unreadable(operation))
     if isinstance(native, Returned) and attempt.capability_id == CONFIGURE:
         native = _configured(attempt, native, change, reading)

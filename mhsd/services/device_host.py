@@ -5,7 +5,7 @@ change only in synchronous blocks.
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -26,6 +26,7 @@ from mhsd.driver import DriverFailed, LinkDown, Reading
 from mhsd.driver.loader import LoadedDevice
 from mhsd.services.slot import Slot
 from mhsd.store import Store
+from mhsd.wire.canonical import NotCanonical
 from mhsd.wire.schema import compile_schema
 
 log = logging.getLogger("mhsd.device")
@@ -160,7 +161,8 @@ class DeviceHost:
         if self.crashed is not None:
             raise self.crashed
         try:
-            return await self.driver.read(resource_ids)
+            reading = await self.driver.read(resource_ids)
+            missing = [name for name in resource_ids if name not in reading.resources]
         except (DriverFailed, LinkDown) as error:
             raise Fault(
                 getattr(error, "mhs_code", "MHS.DEVICE.FAULT"), f"the device could not be read: {error}"
@@ -172,6 +174,9 @@ class DeviceHost:
                 f"driver raised {type(error).__name__}",
                 details={"exception_type": type(error).__name__},
             ) from error
+        if missing:
+            raise _unusable(f"the driver shows no state of {', '.join(missing)}")
+        return reading
 
     async def read_within(self, resource_ids: Sequence[str], seconds: float) -> Reading | None:
         """The state, or None when it cannot be read in time: the caller then assumes the worst.
@@ -189,15 +194,22 @@ class DeviceHost:
         return tuple(self.manifest.resources)
 
     def hash_of(self, resource_id: str, state: Mapping[str, Any]) -> str:
-        return resource_hash(state, self.exclusions[resource_id])
+        """The hash of a resource's state as a driver showed it; a Fault where it has none."""
+        try:
+            return resource_hash(state, self.exclusions[resource_id])
+        except NotCanonical as error:
+            raise _unusable(f"the state of {resource_id} has no canonical form: {error}") from error
 
     def state_hash(self, reading: Reading) -> str:
         return device_hash(reading.resources, self.exclusions)
 
     # Revisions.
 
-    def remember(self, reading: Reading, resource_ids: Sequence[str]) -> None:
-        """Take a reading as the state before a mutation, so that only what changes from here on counts [OP-007]."""
+    def remember(self, reading: Reading, resource_ids: Iterable[str]) -> None:
+        """Take a reading as the state before a mutation, so that only what changes from here on counts [OP-007].
+
+        Not for a resource that another mutation is changing: that one would miss its own change.
+        """
         for name in resource_ids:
             self._known[name] = self.hash_of(name, reading.resources[name])
 
@@ -208,13 +220,19 @@ class DeviceHost:
         No checkpoint between this and the store's `put`: the receipt must carry the revision that it made.
         """
         before = self.revision
+        try:
+            states = reading.resources if reading is not None else {}
+            hashes = {name: self.hash_of(name, state) for name, state in states.items()}
+        except Fault as fault:
+            log.warning("state of %s is not usable: %s", self.device_id, fault.message)
+            reading = None
         if reading is None:
             self.revision += 1
             return Change(before, self.revision, None)
-        hashes = {name: self.hash_of(name, reading.resources[name]) for name in compared}
-        if restored or any(self._known.get(name) != value for name, value in hashes.items()):
+        own = {name: hashes[name] for name in compared}
+        if restored or any(self._known.get(name) != value for name, value in own.items()):
             self.revision += 1
-        self._known.update(hashes)
+        self._known.update(own)
         return Change(before, self.revision, self.state_hash(reading))
 
     # Safety.
@@ -271,3 +289,8 @@ class DeviceHost:
 
     def wall(self) -> str:
         return rfc3339(self.clock.now())
+
+
+def _unusable(message: str) -> Fault:
+    """A reading that says nothing: the device is not known by it [PROTO-024]."""
+    return Fault("MHS.ADAPTER.SHIM_FAILED", message, details={"reason": "state_unusable"})

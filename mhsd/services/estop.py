@@ -15,10 +15,11 @@ import trio
 from mhsd.base.errors import Fault
 from mhsd.core import receipts
 from mhsd.core.latch import SafetyState
-from mhsd.services.carriage import Carriage
+from mhsd.driver import Reading
+from mhsd.services.carriage import Answer, Carriage, internal_fault
 from mhsd.services.device_host import StopRun
 from mhsd.services.served_device import ServedDevice
-from mhsd.store import Receipt, Store, StoredReceipt, StoreFailed
+from mhsd.store import Receipt, Store, StoreFailed, Ticket
 from mhsd.wire.json_text import Raw, encode
 
 log = logging.getLogger("mhsd.safety")
@@ -71,7 +72,7 @@ class EmergencyStop:
         self._store = store
         self._nursery = nursery
 
-    def engage(self, devices: Sequence[ServedDevice], request: StopRequest) -> Awaitable[Raw]:
+    def engage(self, devices: Sequence[ServedDevice], request: StopRequest) -> Awaitable[Answer]:
         """Latch now, stop at once; what is returned is the receipt to wait for.
 
         No checkpoint in here: when it returns, every device is latched and its operations are told to stop.
@@ -100,7 +101,9 @@ class EmergencyStop:
             safety.stop_begins(device.device_id)
             self._nursery.start_soon(self._stop, report, request, latch_latency_ms, durable)
         self._nursery.start_soon(durable.write)
-        return self._receipt(reports, request)
+        answer = _Answer()
+        self._nursery.start_soon(self._record_contained, reports, request, answer)
+        return answer.wait()
 
     async def _stop(
         self, report: "_Report", request: StopRequest, latch_latency_ms: float, durable: "_Once"
@@ -133,26 +136,56 @@ class EmergencyStop:
         )
         report.done.set()
 
-    async def _receipt(self, reports: list["_Report"], request: StopRequest) -> Raw:
-        """One receipt a device; the answer is the first that is not completed, else the first [SAFE-002]."""
-        for report in reports:
-            await report.done.wait()
-        bodies = [await self._body(report, request) for report in reports]
-        chosen = next((body for body in bodies if body["status"] != "completed"), bodies[0])
-        others = [body for body in bodies if body is not chosen]
-        wires = {id(body): await self._put(body) for body in others}
-        if others:
-            plain = {name: value for name, value in chosen.items() if name != "x-vendor"}
-            listed = [plain if body is chosen else wires[id(body)] for body in bodies]
-            receipts.add_vendor(chosen, {"estop": {"devices": listed}})
-        return Raw(encode(await self._put(chosen)))
+    async def _record_contained(
+        self, reports: list["_Report"], request: StopRequest, answer: "_Answer"
+    ) -> None:
+        try:
+            answer.settle(await self._record(reports, request))
+        except Exception as error:
+            # Named boundary: whatever is wrong with a receipt, the devices are stopped and others are served.
+            log.exception("the receipts of an emergency stop could not be made")
+            answer.settle(internal_fault(error))
 
-    async def _body(self, report: "_Report", request: StopRequest) -> dict[str, Any]:
+    async def _record(self, reports: list["_Report"], request: StopRequest) -> Raw:
+        """One receipt a device; the answer is the first that is not completed, else the first [SAFE-002].
+
+        It is recorded as the last one, since it lists the others.
+        """
+        async with trio.open_nursery() as nursery:
+            for report in reports:
+                nursery.start_soon(report.look)
+        # No checkpoint until the last put(): each receipt carries the revision that it made.
+        bodies = [self._body(report, request) for report in reports]
+        chosen = next((body for body in bodies if body["status"] != "completed"), bodies[0])
+        plain = dict(chosen)
+        tickets = [self._store.put(safety_entry(body)) for body in bodies if body is not chosen]
+        if tickets:
+            others = iter(tickets)
+            listed = [plain if body is chosen else _as_put(next(others), body) for body in bodies]
+            receipts.add_vendor(chosen, {"estop": {"devices": listed}})
+        ticket = self._store.put(safety_entry(chosen))
+        return await self._recorded([*tickets, ticket], chosen)
+
+    async def _recorded(self, tickets: list[Ticket], body: dict[str, Any]) -> Raw:
+        """The last receipt once all are recorded; when the disk does not answer in time, it goes out as pending."""
+        try:
+            with trio.move_on_after(STORE_PATIENCE_S):
+                for ticket in tickets:
+                    stored = await ticket.wait()
+                return stored[-1].wire()
+        except StoreFailed as error:
+            log.critical("the receipts of an emergency stop could not be stored: %s", error)
+        for listed in body.get("x-vendor", {}).get("estop", {}).get("devices", ()):
+            if "evidence" in listed:
+                listed["evidence"] = {"pending": True}
+        return Raw(encode({**body, "evidence": {"pending": True}}))
+
+    @staticmethod
+    def _body(report: "_Report", request: StopRequest) -> dict[str, Any]:
         host = report.device.host
         stop = report.stop
         assert stop is not None
-        reading = await host.read_within(host.all_resources(), STATE_READ_S)
-        change = host.settle(reading, host.all_resources())
+        change = host.settle(report.reading, host.all_resources())
         safe_state = host.manifest.safety.safe_state
         latch = host.safety.latch_of(host.device_id)
         body = {
@@ -188,17 +221,27 @@ class EmergencyStop:
             ).receipt_error()
         return body
 
-    async def _put(self, body: dict[str, Any]) -> dict[str, Any]:
-        """Record a stop's receipt; when the disk does not answer in time, the same receipt goes out as pending."""
-        entry = safety_entry(body)
-        try:
-            ticket = self._store.put(entry)
-            with trio.move_on_after(STORE_PATIENCE_S):
-                stored: tuple[StoredReceipt, ...] = await ticket.wait()
-                return stored[-1].as_dict()
-        except StoreFailed as error:
-            log.critical("the receipt of an emergency stop could not be stored: %s", error)
-        return {**body, "evidence": {"pending": True}}
+
+def _as_put(ticket: Ticket, body: dict[str, Any]) -> dict[str, Any]:
+    """A receipt as it was handed to the store, which knows its place in the chain already, unless it has failed."""
+    return ticket.receipts[-1].as_dict() if ticket.receipts else {**body, "evidence": {"pending": True}}
+
+
+class _Answer:
+    """The answer to a stop, which is made whether or not somebody waits for it."""
+
+    def __init__(self) -> None:
+        self._made = trio.Event()
+        self._value: Answer | None = None
+
+    def settle(self, value: Answer) -> None:
+        self._value = value
+        self._made.set()
+
+    async def wait(self) -> Answer:
+        await self._made.wait()
+        assert self._value is not None
+        return self._value
 
 
 class _Once:
@@ -229,7 +272,14 @@ class _Report:
     ended: list[Carriage]
     run: StopRun
     stop: DeviceStop | None = None
+    reading: Reading | None = None
     done: trio.Event = attrs.Factory(trio.Event)
+
+    async def look(self) -> None:
+        """Wait for the stop and read the state that it left; a hung device delays this by STATE_READ_S."""
+        await self.done.wait()
+        host = self.device.host
+        self.reading = await host.read_within(host.all_resources(), STATE_READ_S)
 
     def operations(self) -> list[dict[str, str]]:
         """What each ended operation is known to be: `stopped`, `still_running` or `unknown`, never more."""

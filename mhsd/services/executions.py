@@ -32,6 +32,7 @@ from mhsd.services.carriage import (
     final_entry,
     intent_entry,
     interim_entry,
+    internal_fault,
     new_operation,
     refusal_entry,
     resources_of,
@@ -229,11 +230,7 @@ class Executions:
             self.host.slot.release(carriage.attempt)
 
     async def _failed_inside(self, carriage: Carriage, error: Exception) -> None:
-        fault = Fault(
-            "MHS.INTERNAL.ERROR",
-            f"the endpoint failed with {type(error).__name__}",
-            details={"exception_type": type(error).__name__},
-        )
+        fault = internal_fault(error)
         operation = carriage.operation
         if operation is not None and not operation.concluded:
             entry = final_entry(self.host, carriage, operation, Failed(fault), False, None)
@@ -287,14 +284,20 @@ class Executions:
         with trio.move_on_at(attempt.deadline_mono_s):
             try:
                 reading = await self.host.read(self.host.all_resources())
+                attempt.interlocks = reading.interlocks
+                self.host.remember(reading, self._unclaimed(attempt))
             except Fault as fault:
                 return fault
-            attempt.interlocks = reading.interlocks
-            self.host.remember(reading, resources_of(self.host, attempt))
             return None
         # The read hung until the deadline: that answers, and not the interlocks that nobody saw.
         attempt.interlocks = dict.fromkeys(attempt.binding.interlocks, "closed") if attempt.binding else {}
         return deadline_refusal(attempt, attempt.deadline_mono_s)
+
+    def _unclaimed(self, attempt: Attempt) -> set[str]:
+        """The command's resources but for those that another mutation is changing now."""
+        others = [c.attempt for c in self.live() if c.attempt is not attempt and c.attempt.actuating]
+        claimed = {name for other in others for name in resources_of(self.host, other)}
+        return set(resources_of(self.host, attempt)) - claimed
 
     async def _refuse(self, carriage: Carriage, fault: Fault, *first: VoidIntent) -> None:
         """Answer with a rejected receipt; the slot is free from its hand-over to the store on."""

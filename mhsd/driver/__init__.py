@@ -1,6 +1,7 @@
 """What a driver author sees. A driver directory imports from here and from no other part of mhsd."""
 
 from mhsd.core.hashes import device_hash as device_state_hash
+from mhsd.core.hashes import resource_hash as resource_state_hash
 from mhsd.driver.contract import (
     CONFIGURE,
     DESCRIBE,
@@ -48,6 +49,7 @@ __all__ = [
     "Settings",
     "Switch",
     "device_state_hash",
+    "resource_state_hash",
     "tcp_connect",
     "twin_connect",
 ]

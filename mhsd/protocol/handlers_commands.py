@@ -15,6 +15,7 @@ from mhsd.driver.loader import capability_known
 from mhsd.driver.manifest import Binding
 from mhsd.protocol.context import Context, timed_out
 from mhsd.services.carriage import Answer
+from mhsd.services.recordings import sample
 from mhsd.services.served_device import ServedDevice
 from mhsd.wire.canonical import MAX_SAFE_INTEGER, NotCanonical, canonical
 from mhsd.wire.json_text import Raw
@@ -25,12 +26,9 @@ from mhsd.wire.params import (
     RestoreParams,
 )
 
-STEADY_READS = 3
-"""How often a read is repeated when a mutation ended while it was under way."""
-
 
 async def resource_read(context: Context, params: ResourceReadParams) -> dict[str, Any]:
-    """The current state of one resource, with the revision that it belongs to [PROTO-023, PROTO-024]."""
+    """The state of one resource, with the revision that it belongs to [PROTO-023, PROTO-024, PROTO-035a]."""
     session = context.session(params.session_id)
     device = context.device_in(session, params.device_id)
     _known_resource(device, params.resource_id)
@@ -43,17 +41,8 @@ async def _state_document(
     context: Context, device: ServedDevice, params: ResourceReadParams
 ) -> dict[str, Any]:
     host = device.host
-    if params.filter is not None and params.filter.revision != host.revision:
-        raise Fault(
-            "MHS.RESOURCE.UNKNOWN",
-            f"{host.mode} devices keep no past revisions; the device is at revision {host.revision}",
-            details={"recorded_revisions": [host.revision]},
-        )
-    for _ in range(STEADY_READS):
-        revision = host.revision
-        reading = await host.read((params.resource_id,))
-        if host.revision == revision:
-            break
+    wanted = params.filter.revision if params.filter is not None else None
+    revision, reading = await sample(host, params.resource_id, wanted)
     state = dict(reading.resources[params.resource_id])
     if params.fields is not None:
         unknown = [name for name in params.fields if name not in state]
@@ -65,10 +54,10 @@ async def _state_document(
             )
         state = {name: state[name] for name in params.fields}
     return {
-        "revision": host.revision,
+        "revision": revision,
         "state": state,
         "state_hash": host.hash_of(params.resource_id, state),
-        "sampled_at": context.wall(),
+        "sampled_at": reading.sampled_at or context.wall(),
     }
 
 

@@ -82,6 +82,7 @@ class DeviceHost:
         self.driven_by: Session | None = None
         """The session of the last dispatched mutation: its end brings the device to its safe state."""
         self.stop_run: StopRun | None = None
+        self.resetting = False
         self.exclusions: Mapping[str, Sequence[str]] = {
             name: resource.hash_exclusions for name, resource in self.manifest.resources.items()
         }
@@ -156,12 +157,18 @@ class DeviceHost:
 
     # Reading.
 
-    async def read(self, resource_ids: Sequence[str]) -> Reading:
-        """The device's current state; its failure becomes a Fault. The caller bounds it in time [PROTO-024]."""
+    async def read(self, resource_ids: Sequence[str], *, revision: int | None = None) -> Reading:
+        """The device's current state, or a recorded one; a failure becomes a Fault. The caller bounds it in time.
+
+        A current state is asked of the device now, and never remembered [PROTO-024].
+        """
         if self.crashed is not None:
             raise self.crashed
         try:
-            reading = await self.driver.read(resource_ids)
+            if revision is None:
+                reading = await self.driver.read(resource_ids)
+            else:
+                reading = await self.driver.read_recorded(revision, resource_ids)
             missing = [name for name in resource_ids if name not in reading.resources]
         except (DriverFailed, LinkDown) as error:
             raise Fault(
@@ -175,7 +182,7 @@ class DeviceHost:
                 details={"exception_type": type(error).__name__},
             ) from error
         if missing:
-            raise _unusable(f"the driver shows no state of {', '.join(missing)}")
+            raise unusable(f"the driver shows no state of {', '.join(missing)}")
         return reading
 
     async def read_within(self, resource_ids: Sequence[str], seconds: float) -> Reading | None:
@@ -198,10 +205,14 @@ class DeviceHost:
         try:
             return resource_hash(state, self.exclusions[resource_id])
         except NotCanonical as error:
-            raise _unusable(f"the state of {resource_id} has no canonical form: {error}") from error
+            raise unusable(f"the state of {resource_id} has no canonical form: {error}") from error
 
     def state_hash(self, reading: Reading) -> str:
-        return device_hash(reading.resources, self.exclusions)
+        """The hash of the whole device as a driver showed it; a Fault where it has none."""
+        try:
+            return device_hash(reading.resources, self.exclusions)
+        except NotCanonical as error:
+            raise unusable(f"the state has no canonical form: {error}") from error
 
     # Revisions.
 
@@ -248,9 +259,12 @@ class DeviceHost:
             for entry in states
         ]
 
-    async def halt(self, reason: str) -> bool:
-        """Bring the device to its safe state; True only when the driver confirmed it within the stop grace."""
-        with trio.move_on_after(self.stop_grace_s, shield=True):
+    async def halt(self, reason: str, *, shield: bool = True) -> bool:
+        """Bring the device to its safe state; True only when the driver confirmed it within the stop grace.
+
+        Cancelling does not cut it short, unless without a `shield`: then the caller stops the device in another way.
+        """
+        with trio.move_on_after(self.stop_grace_s, shield=shield):
             try:
                 return await self.driver.halt(reason)
             except Exception:
@@ -291,6 +305,6 @@ class DeviceHost:
         return rfc3339(self.clock.now())
 
 
-def _unusable(message: str) -> Fault:
+def unusable(message: str) -> Fault:
     """A reading that says nothing: the device is not known by it [PROTO-024]."""
     return Fault("MHS.ADAPTER.SHIM_FAILED", message, details={"reason": "state_unusable"})

@@ -23,6 +23,7 @@ from mhsd.core.permits import PermitBook
 from mhsd.driver.loader import LoadedDevice
 from mhsd.services.device_host import DeviceHost
 from mhsd.services.estop import EmergencyStop
+from mhsd.services.recordings import REPLAY_SEEK
 from mhsd.services.reset import Reset
 from mhsd.services.schemas import SchemaShelf
 from mhsd.services.served_device import ServedDevice, run_device
@@ -180,7 +181,7 @@ async def open_endpoint(
                 devices=served,
                 store=store,
                 limits=limits,
-                features=tuple(features),
+                features=(*features, *_features_of(hosts)),
                 safety=safety,
                 permits=permits,
                 sessions=SessionHost(
@@ -199,6 +200,11 @@ async def open_endpoint(
             nursery.cancel_scope.cancel()
     if failure is not None:
         raise failure
+
+
+def _features_of(hosts: Sequence[DeviceHost]) -> list[str]:
+    """What an endpoint can do because of the devices that it serves [PROTO-018, PROTO-035a]."""
+    return [REPLAY_SEEK] if any(host.mode == "replay" for host in hosts) else []
 
 
 async def _start_devices(hosts: Sequence[DeviceHost], nursery: trio.Nursery) -> dict[str, ServedDevice]:

@@ -162,6 +162,7 @@ async def _restore(host: DeviceHost, operation: Operation, binding: Binding) -> 
     assert restoration is not None  # RESTORE is bound to nothing: only mhs.restore makes such an attempt
     try:
         before = await host.read(host.all_resources())
+        former = host.state_hash(before)
     except Fault as fault:
         return Refused(fault)
     native: Native = Returned(restoration.output(), None)
@@ -174,7 +175,6 @@ async def _restore(host: DeviceHost, operation: Operation, binding: Binding) -> 
     seen = await _seen(host)
     if isinstance(native, Returned) and seen == restoration.state_hash:
         return native
-    former = host.state_hash(before)
     left = seen if seen == former else await _put_back(host, before)
     if left != former:
         return Lost(not_restored(restoration, left, rolled_back=False))
@@ -193,7 +193,10 @@ async def _put_back(host: DeviceHost, before: Reading) -> str | None:
 async def _seen(host: DeviceHost) -> str | None:
     """The hash of the state that the device shows; None where it shows none."""
     reading = await host.read_within(host.all_resources(), STATE_READ_S)
-    return host.state_hash(reading) if reading is not None else None
+    try:
+        return host.state_hash(reading) if reading is not None else None
+    except Fault:
+        return None
 
 
 ACTS: Mapping[str, Callable[[DeviceHost, Operation, Binding], Awaitable[Native]]] = {RESTORE: _restore}

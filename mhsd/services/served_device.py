@@ -11,6 +11,7 @@ from mhsd.core.permits import PermitBook
 from mhsd.driver import DriverSignal, Reading
 from mhsd.services.device_host import DeviceHost
 from mhsd.services.executions import Executions
+from mhsd.services.recordings import open_recording
 from mhsd.wire.canonical import digest
 
 log = logging.getLogger("mhsd.device")
@@ -85,6 +86,8 @@ async def run_device(
     async with trio.open_nursery() as nursery:
         executions = Executions(host, nursery, lambda: value)
         await nursery.start(_driver_tasks, host)
+        if host.mode == "replay":
+            await open_recording(host)
         nursery.start_soon(executions.overseer.run)
         task_status.started(ServedDevice(host, executions, value, described))
 

@@ -8,11 +8,13 @@ from typing import Any
 
 from mhsd.base.errors import Fault
 from mhsd.core.receipts import RESTORE
+from mhsd.driver import Reading
 from mhsd.driver.classes import CapabilityClass
 from mhsd.driver.manifest import Binding, Manifest
-from mhsd.services.device_host import DeviceHost
+from mhsd.services.device_host import DeviceHost, unusable
 from mhsd.services.executions import Executions
 from mhsd.services.slot import RETRY_AFTER_MS
+from mhsd.wire.canonical import NotCanonical
 from mhsd.wire.schema import compile_schema
 
 STEADY_READS = 3
@@ -81,12 +83,19 @@ async def take_snapshot(host: DeviceHost, executions: Executions) -> dict[str, A
         revision = host.revision
         reading = await host.read(host.all_resources())
         if host.revision == revision and not _driven(host, executions):
-            return host.origin.snapshot(reading.resources, revision, host.wall())
+            return _document(host, reading, revision)
     raise Fault(
         "MHS.DEVICE.BUSY",
         f"{host.device_id} is being driven; its state cannot be taken as a whole",
         details={"retry_after_ms": RETRY_AFTER_MS},
     )
+
+
+def _document(host: DeviceHost, reading: Reading, revision: int) -> dict[str, Any]:
+    try:
+        return host.origin.snapshot(reading.resources, revision, host.wall())
+    except NotCanonical as error:
+        raise unusable(f"the state has no canonical form: {error}") from error
 
 
 def _driven(host: DeviceHost, executions: Executions) -> bool:

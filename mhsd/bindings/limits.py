@@ -18,6 +18,12 @@ HEAD_BYTES = 16384
 STOP_LANE_TIMEOUT_S = 5.0
 """A stop comes at once; nobody may sit in the lane that is kept for it."""
 
+SEARCH_BYTES = 4 << 20
+SEARCH_S = 5.0
+SEARCH_PAUSE_S = 1.0
+"""A body that is too long is searched for an e-stop in this much of what exceeds the limit, for so long and while
+no pause is longer than this. What stands later in it is not found."""
+
 LINGER_S = 2.0
 LINGER_BYTES = 4 << 20
 """A refused client may go on sending this long and this much before its connection is cut."""

@@ -8,12 +8,11 @@ unread body is never parsed as the next request [TPT-010, TPT-011, TPT-012].
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from functools import lru_cache
 from http import HTTPStatus
+from typing import NoReturn
 from urllib.parse import unquote
 
 import attrs
@@ -24,6 +23,7 @@ from mhsd.base.errors import Fault
 from mhsd.bindings import checks, limits
 from mhsd.bindings.checks import Refused
 from mhsd.bindings.limits import Lane
+from mhsd.bindings.replies import JSON, NEVER_STORE, REVALIDATE, Reply, busy, date, reply_of
 from mhsd.protocol.auth import TokenFiles
 from mhsd.protocol.dispatch import Dispatch, Exchange
 from mhsd.protocol.peer import Peer
@@ -37,10 +37,6 @@ DESCRIPTOR = "/.well-known/mhs.json"
 SCHEMAS = "/mhs/v1/schema/"
 
 _READ_BYTES = 65536
-_JSON = ("Content-Type", "application/json")
-_NEVER_STORE = ("Cache-Control", "no-store")
-_REVALIDATE = ("Cache-Control", "no-cache")
-_BUSY_RETRY_S = 1
 
 
 @attrs.frozen
@@ -74,25 +70,6 @@ class Certificate:
     subject: tuple[tuple[str, str], ...]
 
 
-@attrs.frozen
-class Reply:
-    """One answer, before h11 frames it."""
-
-    status: int
-    body: bytes = b""
-    headers: tuple[tuple[str, str], ...] = ()
-
-
-@lru_cache(maxsize=1)
-def _date(second: int) -> str:
-    """The Date header; `strftime` would speak the language of the locale."""
-    moment = time.gmtime(second)
-    day = "MonTueWedThuFriSatSun"[3 * moment.tm_wday :][:3]
-    month = "JanFebMarAprMayJunJulAugSepOctNovDec"[3 * (moment.tm_mon - 1) :][:3]
-    clock = f"{moment.tm_hour:02d}:{moment.tm_min:02d}:{moment.tm_sec:02d}"
-    return f"{day}, {moment.tm_mday:02d} {month} {moment.tm_year} {clock} GMT"
-
-
 class Connection:
     """Serves one client until it leaves, is refused, stalls or the endpoint drains."""
 
@@ -115,6 +92,7 @@ class Connection:
             self._timeout_s = min(self._timeout_s, limits.STOP_LANE_TIMEOUT_S)
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=limits.HEAD_BYTES)
         self._method = b""
+        self._chunks = 0
         self._draining = False
         self._receiving: trio.CancelScope | None = None
         self.is_answering = False
@@ -158,7 +136,7 @@ class Connection:
     async def _head(self) -> h11.Request | None:
         """The head of the next request; None where the client is done or silent, or must give way."""
         begun = bool(self._http.trailing_data[0])
-        self._method = b""
+        self._method, self._chunks = b"", 0
         with trio.move_on_after(self._timeout_s) as self._receiving:
             while True:
                 event = self._next_event()
@@ -191,35 +169,62 @@ class Connection:
                 "Send HTTP/1.1 as RFC 9112 defines it.",
             ) from None
 
-    async def _body(self, request: h11.Request) -> bytes:
-        """The body; one that is too long is refused unread [seed 001, 16.2]."""
+    async def _body(self, request: h11.Request, peer: Peer) -> bytes:
+        """The body; of one that is too long nothing is served but the stops in it [seed 001, 16.2]."""
         limit = self._site.max_request_bytes if self._lane == "normal" else limits.STOP_BODY_BYTES
         declared = checks.declared_length(request.headers)
+        asks_first = self._http.they_are_waiting_for_100_continue
         if declared is not None and declared > limit:
-            raise self._too_large(limit)
-        body, chunks = bytearray(), 0
+            if asks_first:  # Nothing of it was sent, and now nothing will be.
+                raise self._too_large(limit)
+            await self._refuse_long(b"", limit, peer)
+        body, is_long = bytearray(), False
         with trio.move_on_after(self._timeout_s) as self._receiving:
-            if self._http.they_are_waiting_for_100_continue:
+            if asks_first:
                 go_on = h11.InformationalResponse(status_code=100, headers=[])
                 await self._stream.send_all(self._http.send(go_on) or b"")
-            while True:
-                event = self._next_event()
-                if event is h11.NEED_DATA:
-                    self._http.receive_data(await self._read(_READ_BYTES))
-                elif isinstance(event, h11.Data):
-                    body += event.data
-                    chunks += event.chunk_start
-                    if len(body) > limit:
-                        raise self._too_large(limit)
-                    if chunks > limits.most_chunks(limit):
-                        raise checks.invalid(
-                            400,
-                            "The body has too many small chunks.",
-                            "Send larger chunks or Content-Length.",
-                        )
-                else:
-                    return bytes(body)
+            while (piece := await self._piece()) is not None:
+                body += piece
+                is_long = len(body) > limit or self._chunks > limits.most_chunks(limit)
+                if is_long:
+                    break
+            else:
+                return bytes(body)
+        if is_long:
+            await self._refuse_long(bytes(body), limit, peer)
         raise self._interrupted("body")
+
+    async def _piece(self) -> bytes | None:
+        """The next piece of the body, None at its end."""
+        while (event := self._next_event()) is h11.NEED_DATA:
+            self._http.receive_data(await self._read(_READ_BYTES))
+        if not isinstance(event, h11.Data):
+            return None
+        self._chunks += event.chunk_start
+        return bytes(event.data)
+
+    async def _refuse_long(self, body: bytes, limit: int, peer: Peer) -> NoReturn:
+        """Refuse a body after a search for stops in what has come of it and, within bounds, what still comes."""
+        search = self._site.door.search(peer)
+        left = limit + limits.SEARCH_BYTES - len(body)
+        most_chunks = self._chunks + limits.most_chunks(limits.SEARCH_BYTES)
+        try:
+            with trio.move_on_after(limits.SEARCH_S) as self._receiving:
+                await search.feed(body)
+                while left > 0 and self._chunks < most_chunks:
+                    piece = None
+                    with trio.move_on_after(limits.SEARCH_PAUSE_S):
+                        piece = await self._piece()
+                    if piece is None:
+                        break
+                    left -= len(piece)
+                    await search.feed(piece)
+            search.cut()
+            refused = self._too_large(limit, has_stop=search.has_found)
+            self.is_answering = search.has_found
+            raise Refused(refused.status, await search.explain(refused.fault), *refused.headers)
+        finally:
+            search.abandon()
 
     def _interrupted(self, part: str) -> Refused:
         """Why the rest of a request was not waited for; nothing was done of it."""
@@ -229,7 +234,7 @@ class Connection:
             )
             return Refused(503, fault)
         if self._lane == "stop":
-            return _busy()
+            return busy()
         fault = Fault(
             "MHS.TRANSPORT.UNAVAILABLE",
             f"The {part} of the request did not come within {self._timeout_s:g} s.",
@@ -237,8 +242,14 @@ class Connection:
         )
         return Refused(408, fault)
 
-    def _too_large(self, limit: int) -> Refused:
-        return _busy() if self._lane == "stop" else Refused(413, bytes_exceeded(limit))
+    def _too_large(self, limit: int, *, has_stop: bool = False) -> Refused:
+        if self._lane == "stop" and not has_stop:
+            return busy()
+        if self._chunks > limits.most_chunks(limit):
+            return checks.invalid(
+                400, "The body has too many small chunks.", "Send larger chunks or Content-Length."
+            )
+        return Refused(413, bytes_exceeded(limit))
 
     # Answering
 
@@ -254,7 +265,7 @@ class Connection:
         names.check_origin(request.headers)
         if path == DESCRIPTOR:
             self._allow(request, "GET")
-            return self._document(request, Reply(200, self._site.descriptor, (_JSON, _REVALIDATE)))
+            return self._document(request, Reply(200, self._site.descriptor, (JSON, REVALIDATE)))
         is_schema = path.startswith(SCHEMAS)
         if path != RPC and not is_schema:
             raise checks.invalid(
@@ -265,7 +276,7 @@ class Connection:
         if is_schema:
             return self._document(request, self._schema(request, path.removeprefix(SCHEMAS)))
         checks.check_content(request.headers)
-        return await self._call(await self._body(request), peer)
+        return await self._call(await self._body(request, peer), peer)
 
     def _allow(self, request: h11.Request, method: str) -> None:
         if request.method != method.encode():
@@ -276,7 +287,7 @@ class Connection:
                 ("Allow", method),
             )
         if self._lane == "stop" and method != "POST":
-            raise _busy()
+            raise busy()
 
     def _peer(self, request: h11.Request) -> Peer:
         """Who sends this: its bearer token where it has one, else its certificate [TPT-014, TPT-058]."""
@@ -309,9 +320,9 @@ class Connection:
             raise Refused(404, fault) from None
         etag = f'"{document.digest}"'
         if checks.is_current(request.headers, etag):
-            return Reply(304, headers=(("ETag", etag), _REVALIDATE))
+            return Reply(304, headers=(("ETag", etag), REVALIDATE))
         content_type = ("Content-Type", document.media_type)
-        return Reply(200, document.body, (content_type, ("ETag", etag), _REVALIDATE))
+        return Reply(200, document.body, (content_type, ("ETag", etag), REVALIDATE))
 
     async def _call(self, body: bytes, peer: Peer) -> Reply | None:
         door = self._site.door
@@ -319,13 +330,13 @@ class Connection:
         if mentions_stop(body):
             entered = door.begin(body, peer)
         elif self._lane == "stop":
-            raise _busy()
+            raise busy()
         else:
             read_mono_s = trio.current_time()
             async with door.gate:
                 entered = door.begin(body, peer, read_mono_s)
         exchange = await self._wait(entered) if isinstance(entered, Awaitable) else entered
-        return None if exchange is None else _reply(exchange)
+        return None if exchange is None else reply_of(exchange)
 
     async def _wait(self, answer: Awaitable[Exchange]) -> Exchange | None:
         """The answer, or None once the client has left: what it asked for goes on without it [TPT-061]."""
@@ -352,7 +363,7 @@ class Connection:
 
     async def _send(self, reply: Reply, *, close: bool = False) -> None:
         """Write one answer in one piece; raises TooSlowError at a client that does not read it."""
-        headers = [*reply.headers, ("Date", _date(int(time.time())))]
+        headers = [*reply.headers, ("Date", date(int(time.time())))]
         if reply.status not in (204, 304):
             headers.append(("Content-Length", str(len(reply.body))))
         unread = self._http.their_state is h11.SEND_BODY
@@ -371,7 +382,7 @@ class Connection:
     async def _refuse(self, refused: Refused) -> None:
         exchange = self._site.door.refuse(refused.fault, refused.status)
         log.debug("refused: %d %s", refused.status, refused.fault.message)
-        reply = Reply(refused.status, exchange.body or b"", (_JSON, _NEVER_STORE, *refused.headers))
+        reply = Reply(refused.status, exchange.body or b"", (JSON, NEVER_STORE, *refused.headers))
         await self._send(reply, close=True)
         await self._linger()
 
@@ -389,23 +400,3 @@ class Connection:
                 if not data:
                     return
                 left -= len(data)
-
-
-def _reply(exchange: Exchange) -> Reply:
-    headers = (_JSON, _NEVER_STORE)
-    if exchange.body is None:
-        return Reply(204)
-    if exchange.retry_after_ms is None:
-        return Reply(exchange.status, exchange.body, headers)
-    retry_after_s = max(1, math.ceil(exchange.retry_after_ms / 1000))
-    return Reply(429, exchange.body, (*headers, ("Retry-After", str(retry_after_s))))
-
-
-def _busy() -> Refused:
-    """The answer of the stop lane to everything but a stop [TPT-020]."""
-    fault = Fault(
-        "MHS.LIMIT.CONNECTION_LIMIT",
-        "The endpoint has as many connections as it serves; only an e-stop is still accepted.",
-        details={"retry_after_ms": _BUSY_RETRY_S * 1000},
-    )
-    return Refused(503, fault, ("Retry-After", str(_BUSY_RETRY_S)))

@@ -16,11 +16,13 @@ from functools import partial
 
 import trio
 
+from mhsd.base.errors import Fault
 from mhsd.bindings.pipes import Pipes
 from mhsd.protocol.auth import Identity
 from mhsd.protocol.dispatch import Dispatch, Exchange
 from mhsd.protocol.peer import Peer
-from mhsd.wire.framing import LineSplitter, TooLong, mentions_stop
+from mhsd.protocol.search import StopSearch
+from mhsd.wire.framing import Excess, LineSplitter, mentions_stop
 from mhsd.wire.json_text import bytes_exceeded
 
 log = logging.getLogger("mhsd.stdio")
@@ -65,6 +67,7 @@ class Stdio:
         self._write_now = write_now
         self._max_line_bytes = max_line_bytes
         self._splitter = LineSplitter(max_line_bytes)
+        self._search: StopSearch | None = None
         self._backlog: deque[tuple[bytes, float]] = deque()
         """Lines that wait for their turn, and when they were read."""
         self._backlog_bytes = 0
@@ -89,6 +92,8 @@ class Stdio:
                     await self._serve()
             finally:
                 self._gone = True  # The descriptors are about to be closed.
+                if self._search is not None:
+                    self._search.abandon()
 
     async def _serve(self) -> None:
         async with trio.open_nursery() as nursery:
@@ -133,12 +138,15 @@ class Stdio:
                 await self._end_of_input()
                 return
             lines = self._splitter.feed(bytes(chunk))
-            if len(lines) == 1 and self._is_idle():
+            if len(lines) == 1 and isinstance(lines[0], bytes) and self._is_idle():
                 self._sort(lines[0])
                 self._enter_at_once()
                 continue
             for line in lines:
-                self._sort(line)
+                if isinstance(line, bytes):
+                    self._sort(line)
+                else:
+                    await self._pass_over(line)
             self._changed.unpark_all()
             while self._backlog_bytes > READ_AHEAD_BYTES:
                 await self._changed.park()
@@ -146,13 +154,23 @@ class Stdio:
     def _is_idle(self) -> bool:
         return not self._backlog and self._has_room() and not self._door.gate.borrowed_tokens
 
-    def _sort(self, line: bytes | TooLong) -> None:
-        """Serve a stop, refuse what is too long, keep the rest for its turn."""
-        if isinstance(line, TooLong):
-            if line.mentions_stop:
-                log.error("a line over %d bytes that mentions a stop was refused", self._max_line_bytes)
-            self._take(self._door.refuse(bytes_exceeded(self._max_line_bytes), 413))
-        elif mentions_stop(line):
+    async def _pass_over(self, piece: Excess) -> None:
+        """Search a line that is too long for stops as it comes, keep nothing of it, and refuse it at its end."""
+        if self._search is None:
+            self._search = self._door.search(self._peer)
+        await self._search.feed(piece.data)
+        if piece.ends_line:
+            search, self._search = self._search, None
+            fault = bytes_exceeded(self._max_line_bytes)
+            self._take(self._refusal(search, fault) if search.has_found else self._door.refuse(fault, 413))
+
+    async def _refusal(self, search: StopSearch, fault: Fault) -> Exchange:
+        log.warning("a line over %d bytes was refused, and its stops were served", self._max_line_bytes)
+        return self._door.refuse(await search.explain(fault), 413)
+
+    def _sort(self, line: bytes) -> None:
+        """Serve a stop, keep the rest for its turn."""
+        if mentions_stop(line):
             self._take(self._door.begin(line, self._peer))
         else:
             self._backlog.append((line, trio.current_time()))

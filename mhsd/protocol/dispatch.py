@@ -23,9 +23,10 @@ from mhsd.protocol.context import Context
 from mhsd.protocol.faults import answer_fault
 from mhsd.protocol.methods import HANDLERS
 from mhsd.protocol.peer import Peer
+from mhsd.protocol.search import Engaged, StopSearch, engage
 from mhsd.protocol.stops import Stop, find_stops, mentions_stop
 from mhsd.services.endpoint import Endpoint
-from mhsd.wire.json_text import decode, decode_lenient, encode, encode_error, encode_reply
+from mhsd.wire.json_text import decode, decode_lenient, encode, encode_error, encode_reply, size_fault
 from mhsd.wire.jsonrpc import Batch, Malformed, Notification, Request, parse_message
 from mhsd.wire.params import structure
 
@@ -65,7 +66,13 @@ class Dispatch:
         self.endpoint = endpoint
         self.gate = trio.CapacityLimiter(1)
         """Bindings take this around `begin`, but not for a message that mentions a stop."""
+        self._search_turn = trio.CapacityLimiter(1)
         limits = endpoint.limits
+        self._sizes = {
+            "max_bytes": limits.max_request_bytes,
+            "max_depth": limits.max_json_depth,
+            "max_items": limits.max_json_items,
+        }
         self._rate = RateLimiter(limits.max_rate_per_s, limits.rate_burst)
         self._status_rate = RateLimiter(STATUS_RATE_PER_S, STATUS_RATE_PER_S)
 
@@ -79,6 +86,10 @@ class Dispatch:
         """The refusal of something that never became a message, with id null."""
         return Exchange(encode_error(None, fault.error()), status, retry_after_ms)
 
+    def search(self, peer: Peer) -> StopSearch:
+        """For a message that is longer than allowed: what a binding feeds it to before it refuses it."""
+        return StopSearch(self.endpoint, peer, self._search_turn)
+
     def begin(
         self, body: bytes, peer: Peer, received_mono_s: float | None = None
     ) -> Exchange | Awaitable[Exchange]:
@@ -91,7 +102,10 @@ class Dispatch:
             received_mono_s = trio.current_time()
         try:
             if mentions_stop(body):
-                stops = find_stops(decode_lenient(body, max_bytes=self.endpoint.limits.max_request_bytes))
+                fault = size_fault(body, **self._sizes)
+                if fault is not None:
+                    return self._refuse_searched(body, fault, peer)
+                stops = find_stops(decode_lenient(body, **self._sizes))
                 if stops:
                     return self._begin_stops(body, stops, peer, received_mono_s)
             return self._begin(body, peer, received_mono_s)
@@ -101,20 +115,14 @@ class Dispatch:
             return self.refuse(Fault("MHS.INTERNAL.ERROR", "the endpoint failed on this message"), 200)
 
     def _begin(self, body: bytes, peer: Peer, received_mono_s: float) -> Exchange | Awaitable[Exchange]:
-        limits = self.endpoint.limits
         try:
-            value = decode(
-                body,
-                max_bytes=limits.max_request_bytes,
-                max_depth=limits.max_json_depth,
-                max_items=limits.max_json_items,
-            )
+            value = decode(body, **self._sizes)
         except Fault as fault:
             return self.refuse(fault, HTTP_STATUS[fault.mhs_code])
         # A name that is written with escapes has passed the byte search; it names the same method.
         if b"\\u" in body and (stops := find_stops(value)):
             return self._begin_stops(body, stops, peer, received_mono_s)
-        message = parse_message(value, max_batch=limits.max_batch)
+        message = parse_message(value, max_batch=self.endpoint.limits.max_batch)
         if isinstance(message, Batch):
             refusal = self._rate_refusal(message.calls, peer)
             if refusal is not None:
@@ -273,6 +281,12 @@ class Dispatch:
 
     # Emergency stops.
 
+    async def _refuse_searched(self, body: bytes, fault: Fault, peer: Peer) -> Exchange:
+        """A message of too many items or levels: not parsed, but its stops run [CORE-076]."""
+        search = self.search(peer)
+        await search.feed(body)
+        return self.refuse(await search.explain(fault), HTTP_STATUS[fault.mhs_code])
+
     def _begin_stops(
         self, body: bytes, stops: list[Stop], peer: Peer, received_mono_s: float
     ) -> Awaitable[Exchange]:
@@ -281,21 +295,15 @@ class Dispatch:
         engaged = [(stop, self._engage(stop, context)) for stop in stops]
         return self._answer_stops(body, engaged, peer, received_mono_s)
 
-    def _engage(self, stop: Stop, context: Context) -> Awaitable[Any] | Fault:
+    def _engage(self, stop: Stop, context: Context) -> Engaged:
         if stop.id is not None:
             context.peer.remember_id(stop.id)
-        try:
-            result: Awaitable[Any] = HANDLERS["mhs.safety.estop"](
-                context, structure("mhs.safety.estop", stop.params, max_deadline_ms=1)
-            )
-        except Fault as fault:
-            return fault
-        return result
+        return engage(context, stop.params)
 
     async def _answer_stops(
         self,
         body: bytes,
-        engaged: list[tuple[Stop, Awaitable[Any] | Fault]],
+        engaged: list[tuple[Stop, Engaged]],
         peer: Peer,
         received_mono_s: float,
     ) -> Exchange:
@@ -319,14 +327,8 @@ class Dispatch:
         self, body: bytes, peer: Peer, received_mono_s: float, served: set[int]
     ) -> Exchange | Awaitable[Exchange]:
         """The elements of a batch that are no stops. A batch that cannot be read strictly is refused but for them."""
-        limits = self.endpoint.limits
         try:
-            value = decode(
-                body,
-                max_bytes=limits.max_request_bytes,
-                max_depth=limits.max_json_depth,
-                max_items=limits.max_json_items,
-            )
+            value = decode(body, **self._sizes)
         except Fault as fault:
             return self.refuse(fault, 200)
         remaining = [element for index, element in enumerate(value) if index not in served]

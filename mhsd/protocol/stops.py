@@ -5,13 +5,10 @@ from typing import Any
 import attrs
 
 from mhsd.base.errors import Fault
-from mhsd.wire.framing import mentions_stop
+from mhsd.wire.framing import STOP_CLASS, STOP_METHOD, mentions_stop
 from mhsd.wire.jsonrpc import Malformed, Notification, classify
 
-__all__ = ["Stop", "find_stops", "mentions_stop"]
-
-STOP_METHOD = "mhs.safety.estop"
-STOP_CLASS = "cap.motion.estop.v1"
+__all__ = ["STOP_CLASS", "STOP_METHOD", "Stop", "find_stops", "mentions_stop"]
 
 
 @attrs.frozen

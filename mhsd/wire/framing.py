@@ -6,10 +6,11 @@ one that is too long, is for the binding.
 
 import attrs
 
-STOP_TEXTS = (b"mhs.safety.estop", b"cap.motion.estop.v1")
+STOP_METHOD = "mhs.safety.estop"
+STOP_CLASS = "cap.motion.estop.v1"
+STOP_TEXTS = (STOP_METHOD.encode(), STOP_CLASS.encode())
 """What a message that asks for an e-stop contains; a message with neither asks for none."""
 
-_LONGEST_STOP_TEXT = max(len(text) for text in STOP_TEXTS)
 _BLANK = b" \t"
 
 
@@ -19,63 +20,50 @@ def mentions_stop(data: bytes | bytearray) -> bool:
 
 
 @attrs.frozen
-class TooLong:
-    """A line that was longer than allowed and is gone; `mentions_stop`: it may have asked for a stop."""
+class Excess:
+    """A piece of a line that is longer than allowed; all of its pieces come, from its first byte to its last."""
 
-    mentions_stop: bool
+    data: bytes
+    ends_line: bool
 
 
 class LineSplitter:
     """Cuts a byte stream at LF; a CR before it is dropped, blank lines are skipped.
 
-    Holds at most one line of `max_line_bytes`. A longer one is told once and skipped to the next LF, so the
-    stream stays in step: at once where it has mentioned a stop, else when its end shows that it did not.
+    Holds at most one line of `max_line_bytes`. A longer one is handed on in pieces as it comes, to be searched
+    for a stop and refused at its end, so the stream stays in step.
     """
 
     def __init__(self, max_line_bytes: int) -> None:
         self._max_line_bytes = max_line_bytes
         self._pending = bytearray()
-        # While a long line is being skipped: whether it still has to be told. Then `_pending` holds just
-        # enough of its end to recognise a stop text that is cut by the chunks.
-        self._skipping = False
-        self._untold = False
+        self._is_long = False
 
     @property
     def tail(self) -> bytes:
-        """The unterminated rest at the end of the stream, never a message; empty while a line is skipped."""
-        return b"" if self._skipping else bytes(self._pending)
+        """The unterminated rest at the end of the stream, never a message; empty within a long line."""
+        return bytes(self._pending)
 
-    def feed(self, chunk: bytes) -> list[bytes | TooLong]:
-        """The lines that `chunk` completes, in order, and each long line once, however the stream is cut."""
+    def feed(self, chunk: bytes) -> list[bytes | Excess]:
+        """The lines that `chunk` completes and the pieces of long ones, in order."""
         *completed, rest = chunk.split(b"\n")
-        lines: list[bytes | TooLong] = []
+        lines: list[bytes | Excess] = []
         for piece in completed:
-            self._take(piece, lines)
+            self._pending += piece
             self._end_line(lines)
-        self._take(rest, lines)
+        self._pending += rest
+        # One byte more than the limit may still be the CR of a line that is just short enough.
+        if self._pending and (self._is_long or len(self._pending) > self._max_line_bytes + 1):
+            self._is_long = True
+            lines.append(Excess(bytes(self._pending), ends_line=False))
+            self._pending.clear()
         return lines
 
-    def _take(self, piece: bytes, lines: list[bytes | TooLong]) -> None:
-        """More of the current line, which goes on."""
-        self._pending += piece
-        # One byte more than the limit may still be the CR of a line that is just short enough.
-        if not self._skipping and len(self._pending) > self._max_line_bytes + 1:
-            self._skipping = self._untold = True
-        if self._skipping:
-            if self._untold and mentions_stop(self._pending):
-                self._untold = False
-                lines.append(TooLong(mentions_stop=True))
-            del self._pending[: -(_LONGEST_STOP_TEXT - 1)]
-
-    def _end_line(self, lines: list[bytes | TooLong]) -> None:
-        if self._skipping:
-            if self._untold:
-                lines.append(TooLong(mentions_stop=False))
-            self._skipping = self._untold = False
-        else:
-            line = bytes(self._pending).removesuffix(b"\r")
-            if len(line) > self._max_line_bytes:
-                lines.append(TooLong(mentions_stop=mentions_stop(line)))
-            elif line.strip(_BLANK):
-                lines.append(line)
+    def _end_line(self, lines: list[bytes | Excess]) -> None:
+        line = bytes(self._pending).removesuffix(b"\r")
         self._pending.clear()
+        if self._is_long or len(line) > self._max_line_bytes:
+            self._is_long = False
+            lines.append(Excess(line, ends_line=True))
+        elif line.strip(_BLANK):
+            lines.append(line)

@@ -46,9 +46,9 @@ def decode(data: bytes, *, max_bytes: int, max_depth: int = MAX_DEPTH, max_items
     Raises Fault PAYLOAD_TOO_LARGE, before anything is parsed, for more than `max_bytes` or `max_items`.
     Integers of any size below that are kept exactly; canonical form is refused to them later.
     """
-    if len(data) > max_bytes:
-        raise bytes_exceeded(max_bytes)
-    _check_size(data, max_depth, max_items)
+    too_large = size_fault(data, max_bytes=max_bytes, max_depth=max_depth, max_items=max_items)
+    if too_large is not None:
+        raise too_large
     if data.startswith(_BOM):
         raise _unparsable("The message starts with a byte order mark.", "bom", position=0)
     try:
@@ -80,7 +80,7 @@ def decode_lenient(
     no UTF-8 are replaced, a BOM and what follows the first value are ignored. The limits of `decode` hold, so
     the work is linear; it never raises. The strict error is still what the message is answered with.
     """
-    if len(data) > max_bytes or not _is_within(data, max_depth, max_items):
+    if size_fault(data, max_bytes=max_bytes, max_depth=max_depth, max_items=max_items) is not None:
         return None
     text = data.removeprefix(_BOM).decode(errors="replace").lstrip(" \t\r\n")
     try:
@@ -124,6 +124,17 @@ def excerpt(text: str) -> str:
     return shown.encode(errors="replace").decode()
 
 
+def size_fault(data: bytes, *, max_bytes: int, max_depth: int, max_items: int) -> Fault | None:
+    """What `decode` would refuse this text for before it parses any of it; None where its size is allowed."""
+    if len(data) > max_bytes:
+        return bytes_exceeded(max_bytes)
+    try:
+        _check_size(data, max_depth, max_items)
+    except Fault as fault:
+        return fault
+    return None
+
+
 def bytes_exceeded(max_bytes: int) -> Fault:
     """The refusal of a message longer than `max_bytes`, which stays unparsed [TPT-006]."""
     return Fault(
@@ -153,14 +164,6 @@ def _check_size(data: bytes, max_depth: int, max_items: int) -> None:
         )
     if _depth_of(outline) > max_depth:
         raise _too_deep(max_depth)
-
-
-def _is_within(data: bytes, max_depth: int, max_items: int) -> bool:
-    try:
-        _check_size(data, max_depth, max_items)
-    except Fault:
-        return False
-    return True
 
 
 def _is_surely_within(data: bytes, max_depth: int, max_items: int) -> bool:

@@ -9,8 +9,10 @@ from typing import Any
 import trio
 import trio.testing
 
+from mhsd.base.errors import Fault
 from mhsd.protocol.dispatch import Dispatch, Exchange
 from mhsd.protocol.peer import Peer
+from mhsd.wire.stop_scanner import StopScanner
 
 STOP = b'{"jsonrpc":"2.0","id":"stop","method":"mhs.safety.estop"}'
 
@@ -26,6 +28,36 @@ async def until(happened: Callable[[], bool]) -> None:
             await trio.testing.wait_all_tasks_blocked(0.001)
 
 
+class Search:
+    """A search that runs nothing: it finds what the endpoint's own would find, and says what it was fed."""
+
+    def __init__(self) -> None:
+        self.fed = bytearray()
+        self.found: list[dict[str, str]] = []
+        self.was_cut = False
+        self._scanner = StopScanner()
+
+    async def feed(self, data: bytes) -> None:
+        await trio.lowlevel.checkpoint()
+        self.fed += data
+        self.found += self._scanner.feed(data)
+
+    def cut(self) -> None:
+        self.was_cut = True
+        self.found += self._scanner.finish()
+
+    @property
+    def has_found(self) -> bool:
+        return bool(self.found)
+
+    async def explain(self, fault: Fault) -> Fault:
+        await trio.lowlevel.checkpoint()
+        return Fault(fault.mhs_code, fault.message, details={"found": self.found}) if self.found else fault
+
+    def abandon(self) -> None:
+        pass
+
+
 class EchoDoor:
     """Honours the contract of `Dispatch`: echoes at once, or on release, and notes what came in which order."""
 
@@ -39,6 +71,11 @@ class EchoDoor:
         self.waiting = trio.Event()
         self.left = trio.Event()
         self.gate_was_held: list[bool] = []
+        self.searches: list[Search] = []
+
+    def search(self, peer: Peer) -> Search:
+        self.searches.append(Search())
+        return self.searches[-1]
 
     def begin(
         self, body: bytes, peer: Peer, received_mono_s: float | None = None

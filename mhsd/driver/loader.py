@@ -180,14 +180,14 @@ def _check_commands(driver_class: type[Driver], manifest: Manifest, file: Path) 
 
 def _check_promises(driver_class: type[Driver], manifest: Manifest, file: Path) -> None:
     """What the manifest promises beside commands has a method of the driver's own [PROTO-034, PROTO-035a]."""
-    promised = manifest.mode == "simulated" and manifest.fidelity["snapshot_restore"]
-    if promised and driver_class.restore is Driver.restore:
-        raise StartError(
-            f"{file}: has no restore, which fidelity.snapshot_restore = true of the manifest promises",
-            exit_code=1,
-        )
-    if manifest.mode == "replay" and driver_class.recorded_revisions is Driver.recorded_revisions:
-        raise StartError(f"{file}: has no recorded_revisions, which the mode replay promises", exit_code=1)
+    promised: tuple[str, ...] = ()
+    if manifest.mode == "simulated" and manifest.fidelity["snapshot_restore"]:
+        why, promised = "fidelity.snapshot_restore = true", ("restore",)
+    elif manifest.mode == "replay":
+        why, promised = "the mode replay", ("recorded_revisions", "read_recorded")
+    for name in promised:
+        if inspect.getattr_static(driver_class, name) is vars(Driver)[name]:
+            raise StartError(f"{file}: has no {name}, which {why} of the manifest promises", exit_code=1)
 
 
 def _build_driver(driver_class: type[Driver], settings: Settings, directory: Path) -> Driver:

@@ -225,6 +225,48 @@ def test_an_option_that_the_driver_itself_refuses_is_a_usage_error() -> None:
         assert caught.value.message.startswith("/bench/psu: ")
 
 
+RESTORE = "\n    async def restore(self, resources):\n        pass\n"
+REVISIONS = "\n    def recorded_revisions(self):\n        return [1]\n"
+RECORDED = "\n    async def read_recorded(self, revision, resource_ids):\n        pass\n"
+
+
+@pytest.mark.parametrize(
+    ("changes", "method", "expected"),
+    [
+        ({"fidelity": {**MANIFEST["fidelity"], "snapshot_restore": True}}, RESTORE, "has no restore"),
+        ({"modes": {"fake": "replay"}}, REVISIONS + RECORDED, "has no recorded_revisions"),
+    ],
+    ids=["snapshot_restore", "replay"],
+)
+def test_what_a_manifest_promises_the_driver_has(
+    lamp: Path, changes: dict[str, Any], method: str, expected: str
+) -> None:
+    """[PROTO-034, PROTO-035a]"""
+    changed = {**MANIFEST, **changes, "options": {}}
+    lamp.joinpath("manifest.json").write_text(json.dumps(changed))
+    error = refusal(lamp)
+    assert error.exit_code == 1
+    assert error.message.startswith(f"{lamp}/driver.py: {expected}, which ")
+    # Another directory: a module is loaded once.
+    keeping = lamp.with_name("keeping")
+    shutil.copytree(lamp, keeping)
+    keeping.joinpath("driver.py").write_text(DRIVER + method)
+    assert load(keeping).manifest.path == "/lab/lamp"
+
+
+def test_a_replay_device_need_not_restore(lamp: Path) -> None:
+    """[PROTO-035a]"""
+    fidelity = {**MANIFEST["fidelity"], "snapshot_restore": True}
+    changed = {**MANIFEST, "modes": {"fake": "replay"}, "options": {}, "fidelity": fidelity}
+    lamp.joinpath("manifest.json").write_text(json.dumps(changed))
+    lamp.joinpath("driver.py").write_text(DRIVER + REVISIONS)
+    assert "has no read_recorded, which the mode replay" in refusal(lamp).message
+    whole = lamp.with_name("whole")
+    shutil.copytree(lamp, whole)
+    whole.joinpath("driver.py").write_text(DRIVER + REVISIONS + RECORDED)
+    assert load(whole).manifest.mode == "replay"
+
+
 def class_document(**changes: Any) -> dict[str, Any]:
     return {
         "capability_id": "x-cap.lamp.blink.v1",

@@ -380,3 +380,43 @@ async def test_a_fault_counts_neither_reads_nor_simulation_controls_and_a_new_on
     with pytest.raises(Busy):
         await conveyor.invoke(call(STEP, ticks=1))
     assert (await conveyor.invoke(call(STEP, ticks=1))).output["tick"] == 1
+
+
+# Restoring.
+
+
+async def test_a_restored_cell_goes_on_as_the_former_one_did(conveyor: Driver, autojump_clock: Any) -> None:
+    """[PROTO-035]"""
+    await conveyor.invoke(call(STEP, ticks=5))
+    await conveyor.invoke(call(CONVEY, distance_mm=12.5, speed_mm_s=100))
+    await conveyor.invoke(call(CONFIGURE, speed_mm_s=250))
+    taken = await state(conveyor)
+    await conveyor.invoke(call(STEP, ticks=5))
+    await conveyor.invoke(call(VALVE, open=True))
+    await conveyor.invoke(call(CONVEY, distance_mm=1, speed_mm_s=100))
+    await conveyor.invoke(call(DOOR, closed=False))
+    await conveyor.restore(taken)
+    assert await state(conveyor) == taken
+    assert (await conveyor.read([])).interlocks == {"door_closed": "closed"}
+    await conveyor.invoke(call(STEP, ticks=1))
+    await conveyor.invoke(call(CONVEY, distance_mm=1, speed_mm_s=100))
+    after = await state(conveyor)
+    assert (after["world"]["tick"], after["belt"]["position_mm"]) == (6, 13.5)
+
+
+async def test_a_motion_is_not_restored(conveyor: Driver) -> None:
+    """[PROTO-035]"""
+    taken = await state(conveyor)
+    await conveyor.restore({**taken, "belt": {**taken["belt"], "running": True}})
+    assert await state(conveyor) == taken
+
+
+async def test_a_restored_emergency_stop_is_the_cell_s_own(conveyor: Driver) -> None:
+    """[PROTO-035]"""
+    await conveyor.estop("test")
+    engaged = await state(conveyor)
+    await conveyor.reset()
+    await conveyor.restore(engaged)
+    with pytest.raises(DriverFailed) as failed:
+        await conveyor.invoke(call(VALVE, open=True))
+    assert failed.value.mhs_code == "MHS.SAFETY.ESTOP_LATCHED"

@@ -11,6 +11,9 @@ from mhsd.wire.canonical import digest
 
 SCHEMA_TYPE = "application/schema+json"
 CLASS_TYPE = "application/json"
+
+LONGEST_REF = 1024
+"""Characters of an unknown reference that its refusal repeats."""
 SCHEMA_SUFFIX = ".schema.json"
 
 
@@ -61,5 +64,5 @@ def _not_here(ref: str) -> Fault:
     return Fault(
         "MHS.PROTOCOL.INVALID_PARAMS",
         "ref is neither a schema that ships with mhsd nor a capability class that a device here binds",
-        details={"ref": ref, "field": "ref"},
+        details={"ref": ref[:LONGEST_REF], "field": "ref"},
     )

@@ -149,9 +149,12 @@ class DevicesGetParams(_Traced):
 
 @attrs.frozen(kw_only=True)
 class SchemaGetParams(_Traced):
-    """`mhs.schema.get`; `device_id` and `resource` choose the binding whose schema is wanted."""
+    """`mhs.schema.get`; `device_id` and `resource` choose the binding whose schema is wanted.
 
-    ref: Identifier
+    Any text is a reference: what cannot be resolved is answered with `details.ref` [PROTO-022].
+    """
+
+    ref: str
     device_id: Identifier | None = None
     resource: Identifier | None = None
 

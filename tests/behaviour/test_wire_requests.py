@@ -261,6 +261,8 @@ def test_a_missing_parameter_is_named(lab: Lab) -> None:
         ("mhs.command", {"expected_revision": "0"}, "expected_revision"),
         ("mhs.command", {"expected_revision": True}, "expected_revision"),
         ("mhs.command", {"command_id": 5}, "command_id"),
+        ("mhs.command", {"capability_id": ""}, "capability_id"),
+        ("mhs.session.heartbeat", {"session_id": ""}, "session_id"),
         ("mhs.command", {"lease": "l" * 129}, "lease"),
         ("mhs.resource.write", {"patch": []}, "patch"),
         ("mhs.resource.read", {"fields": "tick"}, "fields"),

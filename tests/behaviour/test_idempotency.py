@@ -12,7 +12,7 @@ import pytest
 
 from tests.behaviour.conftest import BENCH, SECOND, UNHURRIED, Start
 from tests.documents import check_chain
-from tests.lab import MHSD, PATIENCE_S, Lab, Session, running, ulid
+from tests.lab import MHSD, PATIENCE_S, Lab, Session, running, stop, ulid
 
 STEP = "cap.world.step.v1"
 CONVEY = "cap.motion.convey.v1"
@@ -299,6 +299,22 @@ def test_the_chain_goes_on_after_a_crash(crash: Crash) -> None:
     assert sorted(restarted) == sorted([crash.in_flight["operation_id"], crash.interim["operation_id"]])
     genesis_digest = bundle["endpoint_info"]["genesis_digest"]
     assert check_chain(bundle["receipts"], genesis_digest) == bundle["head_digest"]
+
+
+def test_a_shutdown_ends_what_runs_in_the_safe_state_and_keeps_its_receipt(
+    fresh: Start, tmp_path: Path
+) -> None:
+    """[OP-006, OP-011, TPT-008]"""
+    state_dir = ("--state-dir", str(tmp_path / "state"))
+    lab = fresh(*state_dir)
+    _, moving = lab.open().started(CONVEY, FAR)
+    assert stop(lab.process) == 0
+    session = fresh(*state_dir).open()
+    receipt = session.get(moving["operation_id"])
+    assert receipt["status"] == "cancelled"
+    assert receipt["cancellation"]["requested_by"] == "endpoint:shutdown"
+    assert receipt["cancellation"]["safe_state_achieved"] is True
+    assert session.command(CONVEY, FAR, command_id=moving["command_id"]) == {**receipt, "replayed": True}
 
 
 def test_without_a_state_dir_nothing_is_left_behind(binding: str, tmp_path: Path) -> None:

@@ -1,17 +1,24 @@
 """Deadlines, operations that go on without their caller, and how to look them up and end them."""
 
+import json
+from collections.abc import Callable, Iterator
+from http.client import HTTPConnection
 from typing import Any
 
 import pytest
 
-from tests.behaviour.conftest import LIMITS, SECOND
+from tests.behaviour.conftest import BENCH, LIMITS, SECOND
 from tests.behaviour.test_commands import permit
-from tests.lab import CONVEYOR, Lab, Session, ask_until, ulid
+from tests.lab import CONVEYOR, HttpWire, Lab, Session, ask_until, request, ulid
 
 STEP = "cap.world.step.v1"
 CONVEY = "cap.motion.convey.v1"
 PURGE = "cap.actuation.purge.v1"
 FAULT = "x-cap.sim.fault.v1"
+OUTPUT = "cap.electrical.output.v1"
+STUBBORN = "x-cap.test.stubborn.v1"
+RELEASE = "x-cap.test.release.v1"
+READS = "x-cap.test.reads.v1"
 FAR = {"distance_mm": 10_000, "speed_mm_s": 100}
 WAIT = {"deadline_ms": 30_000}
 BEFORE_DISPATCH = "deadline_exceeded_before_dispatch"
@@ -160,7 +167,7 @@ def test_a_permit_is_given_back_when_nothing_was_dispatched(session: Session) ->
 # mhs.operations.get
 
 
-@pytest.mark.parametrize("operation_id", ["op_01J8ZQ3V6Y7M2N4P6R8S0T2V4X", "op_x", "", "../x"])
+@pytest.mark.parametrize("operation_id", ["op_01J8ZQ3V6Y7M2N4P6R8S0T2V4X", "op_x", "../x"])
 def test_an_unknown_operation_is_unknown(session: Session, operation_id: str) -> None:
     """[PROTO-030]"""
     for method in ("mhs.operations.get", "mhs.operations.cancel"):
@@ -264,6 +271,100 @@ def test_the_device_is_free_again_after_a_cancel(session: Session) -> None:
     _, running = session.started(CONVEY, FAR)
     session.cancel(running["operation_id"])
     session.completed(CONVEY, {"distance_mm": 1, "speed_mm_s": 500})
+
+
+@pytest.fixture
+def bench(pair: Lab) -> Iterator[Session]:
+    """A session on a device that takes its time to stop, and whose reads can hang."""
+    session = pair.open(device_id=BENCH)
+    yield session
+    session.close()
+
+
+def test_a_cancel_that_is_not_acknowledged_in_time_says_that_it_runs(bench: Session) -> None:
+    """[PROTO-032, OP-011]"""
+    _, running = bench.started(STUBBORN, {})
+    asked = bench.cancel(running["operation_id"], deadline_ms=100)
+    assert asked["status"] == "running"
+    assert asked["cancellation"]["safe_state_achieved"] is False
+    assert asked["cancellation"]["requested_by"] == asked["principal"]["id"]
+    polled = bench.get(running["operation_id"])
+    assert (polled["status"], polled["cancellation"]) == ("running", asked["cancellation"])
+    bench.completed(RELEASE, {})
+    final = bench.follow(running["operation_id"])
+    assert final["status"] == "cancelled"
+    assert final["cancellation"] == {**asked["cancellation"], "safe_state_achieved": True}
+
+
+def test_a_close_that_cannot_wait_reports_what_is_pending(pair: Lab, bench: Session) -> None:
+    """[SESS-006]"""
+    closing = pair.open(device_id=BENCH)
+    _, running = closing.started(STUBBORN, {})
+    summary = closing.close()["summary"]
+    assert summary["cancellation_pending"] is True
+    assert summary["operation_ids"] == [running["operation_id"]]
+    assert bench.get(running["operation_id"])["status"] == "running"
+    bench.completed(RELEASE, {})
+    assert bench.follow(running["operation_id"])["status"] == "cancelled"
+
+
+@pytest.fixture
+def hanging(bench: Session) -> Iterator[Session]:
+    """The same while every read of the device hangs."""
+    bench.completed(READS, {"hang": True})
+    yield bench
+    bench.completed(READS, {"hang": False})
+
+
+def test_a_read_that_exceeds_its_budget_is_a_structured_timeout(hanging: Session) -> None:
+    """[PROTO-011, OP-012]"""
+    refused = hanging.refused("mhs.resource.read", resource_id="left", deadline_ms=50)
+    assert refused.code == "MHS.OUTCOME.TIMEOUT"
+    assert refused.details["deadline_ms"] == 50
+
+
+def test_a_command_whose_state_cannot_be_read_in_time_is_not_dispatched(hanging: Session) -> None:
+    """[OP-012]"""
+    receipt = hanging.command(OUTPUT, {"enabled": True}, resource="left", deadline_ms=50)
+    assert (receipt["status"], receipt["error"]["mhs_code"]) == ("rejected", "MHS.OUTCOME.TIMEOUT")
+    assert receipt["error"]["details"]["reason"] == BEFORE_DISPATCH
+    assert receipt["error"]["retryable"] is True
+    hanging.completed(READS, {"hang": False})
+    assert hanging.read("left")["state"]["enabled"] is False
+    hanging.completed(OUTPUT, {"enabled": True}, resource="left")
+
+
+def test_a_command_that_moves_nothing_needs_no_state(hanging: Session) -> None:
+    """[PROTO-029]"""
+    hanging.completed("cap.device.describe.v1", {})
+
+
+def test_an_operation_outlives_the_connection_that_began_it(shared: Callable[[str], Lab]) -> None:
+    """[PROTO-011, OP-006, OP-010]"""
+    # On stdio the end of the only connection is the end of the daemon.
+    lab = shared("http")
+    session, command_id = lab.open(), ulid()
+    message = request(
+        "mhs.command",
+        session_id=session.id,
+        capability_id=CONVEY,
+        input={"distance_mm": 100, "speed_mm_s": 500},
+        command_id=command_id,
+        **WAIT,
+    )
+    assert isinstance(lab.wire, HttpWire)
+    connection = HTTPConnection(lab.wire.host, int(lab.wire.port))
+    connection.request("POST", "/mhs/v1/rpc", json.dumps(message), {"Content-Type": "application/json"})
+    found = ask_until(
+        lambda: lab.wire.exchange(
+            request("mhs.operations.get", session_id=session.id, command_id=command_id, **WAIT)
+        ),
+        lambda answer: answer.get("result", {}).get("status") not in (None, "accepted"),
+    )
+    assert found["result"]["status"] == "running"
+    connection.close()
+    assert session.follow(found["result"]["operation_id"])["status"] == "completed"
+    session.close()
 
 
 # Limits.

@@ -46,7 +46,7 @@ def test_a_field_that_is_not_there_is_named(session: Session) -> None:
     assert refused.details["fields"] == ["mass"]
 
 
-@pytest.mark.parametrize("resource_id", ["nothing", "World", "", "world/tick"])
+@pytest.mark.parametrize("resource_id", ["nothing", "World", "world/tick"])
 def test_an_unknown_resource_cannot_be_read(session: Session, resource_id: str) -> None:
     """[PROTO-023]"""
     refused = session.refused("mhs.resource.read", resource_id=resource_id, **WAIT)
@@ -71,6 +71,21 @@ def test_a_read_sees_what_was_done_just_before(session: Session) -> None:
         document = session.read("belt")
         assert document["state"]["speed_mm_s"] == speed_mm_s
         assert document["revision"] == receipt["state_revision_after"]
+
+
+def test_state_and_revision_of_a_read_belong_together(session: Session) -> None:
+    """[PROTO-023, PROTO-024]"""
+    lab, before = session.lab, session.read("world")
+    steps, reads = [], []
+    for _ in range(30):
+        steps.append(session.begin("cap.world.step.v1", {"ticks": 1}))
+        reads.append(lab.begin("mhs.resource.read", session_id=session.id, resource_id="world", **WAIT))
+    for each in reads:
+        document = each.result()
+        ahead = document["state"]["tick"] - before["state"]["tick"]
+        assert document["revision"] == before["revision"] + ahead
+        assert document["state_hash"] == digest(document["state"])
+    assert {each.result()["status"] for each in steps} == {"completed"}
 
 
 def test_a_past_revision_is_kept_by_replays_only(session: Session) -> None:

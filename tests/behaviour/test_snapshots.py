@@ -415,7 +415,7 @@ def test_a_device_that_is_being_driven_is_not_restored(session: Session) -> None
 
 
 def test_a_reader_does_not_restore_and_a_session_without_grants_does(tmp_path: Path) -> None:
-    """[PROTO-035, MHSD-9-27]"""
+    """[PROTO-035, MHSD-6-04]"""
     tokens = token_file(tmp_path / "t.toml", ("see", "human:v", "reader"), ("do", "human:c", "client"))
     with running("http", tmp_path, "--token-file", str(tokens), *UNHURRIED) as lab:
         assert isinstance(lab.wire, HttpWire)

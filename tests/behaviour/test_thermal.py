@@ -59,7 +59,7 @@ def counted(shown: Any) -> Any:
 
 
 def test_its_manifest_says_what_it_is_and_how_it_is_kept_safe(chamber: Session) -> None:
-    """[MHSD-3-01]"""
+    """[PROTO-021, PROTO-022]"""
     manifest = chamber.lab.call("mhs.devices.get", device_id=CHAMBER)
     assert (manifest["mode"], manifest["risk_class"]) == ("simulated", "R2")
     assert {binding["capability_id"]: binding["interlocks"] for binding in manifest["bindings"]} == {

@@ -36,12 +36,12 @@ RELEASE = "x-cap.test.release.v1"
 CONDUCT = "x-cap.test.conduct.v1"
 
 
-def status(lab: Lab, device_id: str = CONVEYOR) -> Any:
+def status(lab: Lab, device_id: str = CONVEYOR, **more: Any) -> Any:
     """The safety status. It has a rate of its own, which tests that ask all the time wait for."""
 
     def ask() -> Any:
         try:
-            return lab.call("mhs.safety.status", device_id=device_id, **WAIT)
+            return lab.call("mhs.safety.status", device_id=device_id, **WAIT, **more)
         except RpcError as error:
             if error.code != "MHS.LIMIT.RATE_EXCEEDED":
                 raise

@@ -148,8 +148,9 @@ class Dispatch:
     def _request(self, request: Request, context: Context) -> Exchange | Awaitable[Exchange]:
         try:
             result = self._call(request, context)
-        except Fault as fault:
-            return Exchange(encode_error(request.id, fault.error()))
+        except Exception as error:
+            # The boundary of one request: its caller is told under its own id, whatever went wrong.
+            return Exchange(encode_error(request.id, answer_fault(error, request.method).error()))
         if isinstance(result, Awaitable):
             return self._finish(request, result)
         return Exchange(encode_reply(request.id, result))

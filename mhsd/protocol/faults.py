@@ -13,7 +13,7 @@ def answer_fault(error: Exception, method: str) -> Fault:
     if isinstance(error, Fault):
         return error
     if isinstance(error, StoreFailed):
-        return Fault("MHS.INTERNAL.STORE_UNAVAILABLE", f"the receipt store cannot be written: {error}")
+        return Fault("MHS.INTERNAL.STORE_UNAVAILABLE", f"{error}; nothing was done")
     log.error("%s failed", method, exc_info=error)
     return Fault(
         "MHS.INTERNAL.ERROR",

@@ -31,6 +31,7 @@ class StoreFiles:
     kind: Kind
     genesis: Genesis
     latched: Mapping[str, LatchRecord]
+    path: Path
     writer: sqlite3.Connection
     reader: ReceiptReader
     pages: PageReader
@@ -91,7 +92,7 @@ def _open(
             latched = latched.naming([*device_ids, *reader.device_ids()])
     except (OSError, sqlite3.Error) as error:
         raise unusable(path, error) from None
-    return StoreFiles(kind, genesis, latched, writer, reader, pages, latch)
+    return StoreFiles(kind, genesis, latched, path, writer, reader, pages, latch)
 
 
 def _close(connection: sqlite3.Connection | ReceiptReader | PageReader) -> None:

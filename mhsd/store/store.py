@@ -25,6 +25,12 @@ log = logging.getLogger("mhsd.store")
 FLUSH_S = 10.0
 """How long closing waits for a disk that does not answer."""
 
+_DAMAGE = frozenset(
+    (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CANTOPEN)
+)
+"""Errors of reading that do not pass, as those of a database that another program holds do."""
+_PRIMARY_CODE = 0xFF
+
 PAGE_RECEIPTS = 1000
 PAGE_BYTES = 900 * 1024
 PAGE_ITEMS = 18_000
@@ -45,18 +51,26 @@ class Store:
         self.open_intents: list[Intent] = [_intent(row) for row in files.reader.intents()]
         """The commands that the last process left without a final receipt."""
         self._closed = False
+        self._damage: str | None = None
         self.abandoned = False
         """Whether `close` left a thread behind that waits for the disk."""
         self._writer = Writer(
-            files.writer, inline=inline, on_landed=self._landed, on_failed=self._forget_what_is_not_durable
+            files.writer,
+            files.path,
+            inline=inline,
+            on_landed=self._landed,
+            on_failed=self._forget_what_is_not_durable,
         )
         self._finished = trio.Event()
         self._latch = None if files.latch is None else LatchWriter(files.latch, inline=inline)
 
     @property
     def failure(self) -> str | None:
-        """Why nothing can be written any more; None while the store is writable."""
-        return self._writer.failure
+        """Why nothing can be written any more; None while the store is writable.
+
+        What cannot be read is not written either: nobody could be shown what was acknowledged.
+        """
+        return self._writer.failure or self._damage
 
     def put(self, *entries: Entry) -> Ticket:
         """Add the entries, whole or not at all, at the chain's end. The order of calls is the chain's order.
@@ -82,7 +96,7 @@ class Store:
         row = self._ledger.command(device_id, command_id)
         if row is not None:
             return row
-        with _reading():
+        with self._reading():
             return self._reader.final_of_command(device_id, command_id)
 
     def find_operation(self, operation_id: str) -> CommandRow | None:
@@ -90,17 +104,17 @@ class Store:
         row = self._ledger.operation(operation_id)
         if row is not None:
             return row
-        with _reading():
+        with self._reading():
             return self._reader.outcome_of_operation(operation_id)
 
     def find_rejected(self, device_id: str, command_id: str) -> StoredReceipt | None:
         """The last durable refusal of this command_id [OP-001, OP-002]. Raises StoreFailed."""
-        with _reading():
+        with self._reading():
             return self._reader.last_of_command(device_id, command_id, "rejected")
 
     def receipt(self, receipt_id: str) -> StoredReceipt | None:
         """The durable receipt of this id [OP-001]. Raises StoreFailed."""
-        with _reading():
+        with self._reading():
             return self._reader.by_id(receipt_id)
 
     def seq_of(self, receipt_id: str) -> int | None:
@@ -130,7 +144,7 @@ class Store:
 
         Takes milliseconds: the event loop should ask `read_page`.
         """
-        with _reading():
+        with self._reading():
             return self._pages.page(
                 since_seq,
                 device_id=device_id,
@@ -157,7 +171,7 @@ class Store:
         """The durable receipts that ended a session's operations, newest first [PROTO-031]. Raises StoreFailed."""
 
         def read() -> list[StoredReceipt]:
-            with _reading():
+            with self._reading():
                 return self._pages.outcomes(session_id, device_id=device_id, status=status, most=most)
 
         if self._inline:
@@ -200,6 +214,19 @@ class Store:
         if self._latch is not None:
             self._latch.close(at_once)
 
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """A database that cannot be read answers nothing: no command may run that might have run before."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            reason = f"the receipt store cannot be read: {error}"
+            code = getattr(error, "sqlite_errorcode", 0)
+            if code & _PRIMARY_CODE in _DAMAGE and self._damage is None:
+                self._damage = reason
+                log.critical("the receipt store stops: %s; restart after the cause is mended", reason)
+            raise StoreFailed(reason) from None
+
     def _landed(self, staged: Staged) -> None:
         self._ledger.landed(staged)
 
@@ -229,13 +256,3 @@ def _intent(row: tuple[Any, ...]) -> Intent:
         session_id=session_id,
         body=json.loads(body),
     )
-
-
-@contextmanager
-def _reading() -> Iterator[None]:
-    """A database that cannot be read answers nothing: no command may run that might have run before."""
-    try:
-        yield
-    except sqlite3.Error as error:
-        log.critical("the receipt store cannot be read: %s", error)
-        raise StoreFailed(f"the receipt store cannot be read: {error}") from None

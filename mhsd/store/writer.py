@@ -6,10 +6,12 @@ state of the file is unknown, so nothing is tried again: the store is read-only 
 """
 
 import logging
+import os
 import sqlite3
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 
 import attrs
 import trio
@@ -65,12 +67,15 @@ class Writer:
     def __init__(
         self,
         db: sqlite3.Connection,
+        path: Path,
         *,
         inline: bool,
         on_landed: Callable[[Staged], None],
         on_failed: Callable[[], None],
     ) -> None:
         self._db = db
+        self._path = path
+        self._file = _identity(path)
         self._inline = inline
         self._on_landed, self._on_failed = on_landed, on_failed
         self._limiter = trio.CapacityLimiter(1)
@@ -148,6 +153,9 @@ class Writer:
             self._fail(f"a checkpoint failed: {error}", ())
 
     def _commit(self, statements: list[Statement]) -> None:
+        if _identity(self._path) != self._file:
+            # SQLite would go on in a file without a name, which is gone with the process.
+            raise OSError(f"{self._path} was removed or replaced")
         self._db.execute("BEGIN IMMEDIATE")
         try:
             for sql, parameters in statements:
@@ -175,3 +183,12 @@ class Writer:
         else:
             # Abandoned only when the closing deadline has passed: nothing else cancels this scope.
             await trio.to_thread.run_sync(work, limiter=self._limiter, abandon_on_cancel=True)
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Which file it is that has this name now; None where there is none."""
+    try:
+        status = os.stat(path)
+    except FileNotFoundError:
+        return None
+    return status.st_dev, status.st_ino

@@ -114,6 +114,19 @@ def test_an_export_after_an_unknown_receipt_is_refused(lab: Lab, since: str) -> 
     assert (refused.code, refused.details["field"]) == ("MHS.PROTOCOL.INVALID_PARAMS", "since_receipt")
 
 
+@pytest.mark.parametrize("device_id", [CONVEYOR + "x", "conveyor", "a b"])
+def test_an_export_of_an_unknown_device_is_refused(lab: Lab, device_id: str) -> None:
+    """[EVID-001]"""
+    assert lab.refused("mhs.evidence.export", device_id=device_id).code == "MHS.DEVICE.UNKNOWN"
+
+
+@pytest.mark.parametrize("session_id", ["x", "mhs_s_", "mhs_s_a b", CONVEYOR])
+def test_an_export_of_what_is_no_session_is_refused(lab: Lab, session_id: str) -> None:
+    """[EVID-001]"""
+    refused = lab.refused("mhs.evidence.export", session_id=session_id)
+    assert (refused.code, refused.details["field"]) == ("MHS.PROTOCOL.INVALID_PARAMS", "session_id")
+
+
 def test_pages_join_to_the_whole_chain(limited: Lab) -> None:
     """[EVID-001, PROTO-043]"""
     size = LIMITS["max_export_receipts"]

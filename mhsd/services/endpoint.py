@@ -21,7 +21,7 @@ from mhsd.core import receipts
 from mhsd.core.latch import SafetyState
 from mhsd.core.permits import PermitBook
 from mhsd.driver.loader import LoadedDevice
-from mhsd.services.device_host import DeviceHost
+from mhsd.services.device_host import STATE_READ_S, DeviceHost
 from mhsd.services.estop import EmergencyStop
 from mhsd.services.recordings import REPLAY_SEEK
 from mhsd.services.reset import Reset
@@ -246,6 +246,11 @@ async def _recover(endpoint: Endpoint) -> None:
             host.doubt(
                 "a command was in flight when the endpoint died, and the safe state could not be confirmed"
             )
+    for device in endpoint.devices.values():
+        reading = await device.host.read_within(device.host.all_resources(), STATE_READ_S)
+        if reading is not None:
+            # A stop before the first command is compared with this: one that changes nothing moves no revision.
+            device.host.remember(reading, device.host.all_resources())
 
 
 def _interrupted(endpoint: Endpoint, intent: Intent, device: ServedDevice | None) -> Receipt:

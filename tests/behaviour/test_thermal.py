@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -200,3 +201,13 @@ def test_a_snapshot_brings_back_what_is_excluded_from_its_hash_too(chamber: Sess
     shown = state(chamber)
     assert shown["setpoint_cel"] == 90
     assert shown["temperature_cel"] > 80
+
+
+def test_a_stop_before_the_first_command_that_changes_nothing_moves_no_revision(
+    binding: str, tmp_path: Path
+) -> None:
+    """[OP-007, OP-009]"""
+    with running(binding, tmp_path, targets=["scpi-psu"]) as lab:
+        receipt = lab.call("mhs.safety.estop", reason="at the start")
+        assert receipt["status"] == "completed"
+        assert receipt["state_revision_after"] == receipt["state_revision_before"]

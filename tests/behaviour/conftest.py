@@ -71,6 +71,33 @@ def pair(binding: str, shared_pair: Callable[[str], Lab]) -> Lab:
     return shared_pair(binding)
 
 
+PRESS_TARGET = str(Path(__file__).parent / "press")
+"""A device that misbehaves as it is told; its driver says how."""
+
+
+@pytest.fixture(scope="session")
+def shared_press(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Lab]]:
+    """As `shared`, for a press and a conveyor, and with little patience for what does not end."""
+    labs: dict[str, Lab] = {}
+    with ExitStack() as stack:
+
+        def lab_of(binding: str) -> Lab:
+            if binding not in labs:
+                directory = tmp_path_factory.mktemp(f"press-{binding}")
+                targets = (PRESS_TARGET, "conveyor-workcell")
+                options = (*UNHURRIED, "--stop-grace-s", "0.3")
+                labs[binding] = stack.enter_context(running(binding, directory, *options, targets=targets))
+            return labs[binding]
+
+        yield lab_of
+
+
+@pytest.fixture
+def press_lab(binding: str, shared_press: Callable[[str], Lab]) -> Lab:
+    """The shared daemon with a press, over each binding in turn; whoever uses it sets it right again."""
+    return shared_press(binding)
+
+
 LIMITS = {
     "max_request_bytes": 16_384,
     "max_batch": 2,

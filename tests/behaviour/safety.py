@@ -26,9 +26,7 @@ FAR = {"distance_mm": 10_000, "speed_mm_s": 100}
 
 WAIT = {"deadline_ms": 30_000}
 
-PRESS_TARGET = str(Path(__file__).parent / "press")
 PRESS = "mhs://localhost:7400/test/press"
-"""A device that misbehaves as it is told; its driver says how."""
 
 NUDGE = "x-cap.test.nudge.v1"
 HOLD = "x-cap.test.hold.v1"
@@ -137,6 +135,28 @@ def restored(lab: Lab) -> Iterator[Session]:
     after.completed(FAULT, {"kind": "busy", "times": 1})
     assert code_of(after.command(STEP, {"ticks": 1})) == "MHS.DEVICE.BUSY"
     after.close()
+
+
+@contextmanager
+def restored_press(lab: Lab) -> Iterator[Session]:
+    """A session on the press; afterwards it behaves, holds nothing, and no device of the endpoint is latched."""
+    session = lab.open(device_id=PRESS)
+    yield session
+    after = lab.open(device_id=PRESS)
+    after.completed(
+        CONDUCT, {"stop": "confirm", "reset": "obey", "read": "answer", "gate": "closed", "cover": "closed"}
+    )
+    after.completed(RELEASE, {})
+    # A device that is not confirmed to be safe is reset as one that is latched; the conveyor may be neither.
+    ask_until(lambda: reset(after, PRESS), is_released)
+    conveyor = lab.open()
+    ask_until(lambda: reset(conveyor), is_released)
+    for each in (after, conveyor, session):
+        each.close()
+
+
+def is_released(receipt: Any) -> bool:
+    return receipt["status"] == "completed" or reason_of(receipt) == "not_latched"
 
 
 def token_file(path: Path, *entries: tuple[str, str, str]) -> Path:

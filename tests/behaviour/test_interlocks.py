@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from tests.behaviour.conftest import Start
 from tests.behaviour.safety import (
     CONDUCT,
     CONFIGURE,
@@ -16,7 +15,6 @@ from tests.behaviour.safety import (
     HOLD,
     NUDGE,
     PRESS,
-    PRESS_TARGET,
     PURGE,
     STEP,
     VALVE,
@@ -25,6 +23,7 @@ from tests.behaviour.safety import (
     permit,
     reason_of,
     restored,
+    restored_press,
     status,
 )
 from tests.lab import Lab, Session, ask_until, ulid
@@ -158,8 +157,9 @@ def test_a_valve_that_was_opened_stays_open_behind_the_door(session: Session) ->
 
 
 @pytest.fixture
-def press(fresh: Start) -> Session:
-    return fresh("--stop-grace-s", "0.3", targets=(PRESS_TARGET,)).open(device_id=PRESS)
+def press(press_lab: Lab) -> Iterator[Session]:
+    with restored_press(press_lab) as session:
+        yield session
 
 
 @pytest.mark.parametrize("state", ["open", "unreadable"])
@@ -186,7 +186,7 @@ def test_all_open_interlocks_are_named(press: Session) -> None:
 def test_a_polled_interlock_that_opens_ends_the_command(press: Session, state: str) -> None:
     """[MHSD-4-20, OP-011]"""
     pending, _ = press.started(HOLD, {"stubborn": False})
-    halts = press.read("press")["state"]["halts"]
+    before = press.read("press")["state"]
     press.completed(CONDUCT, {"gate": state})
     receipt = pending.result()
     assert (receipt["status"], code_of(receipt)) == ("failed", OPEN)
@@ -194,8 +194,8 @@ def test_a_polled_interlock_that_opens_ends_the_command(press: Session, state: s
     assert named(receipt) == [("gate_closed", "open")]
     assert receipt["error"]["retryable"] is False
     after = press.read("press")["state"]
-    assert (after["holding"], after["position_mm"]) == (False, 0)
-    assert after["halts"] > halts, "the device was brought to its safe state"
+    assert (after["holding"], after["position_mm"]) == (False, before["position_mm"])
+    assert after["halts"] > before["halts"], "the device was brought to its safe state"
 
 
 def test_a_polled_interlock_that_guards_another_command_ends_nothing(press: Session) -> None:
@@ -210,6 +210,7 @@ def test_a_polled_interlock_that_guards_another_command_ends_nothing(press: Sess
 
 def test_a_device_that_cannot_be_read_refuses_in_time(press: Session) -> None:
     """[OP-012, MHSD-4-10] The read of the interlocks counts against the deadline."""
+    before = press.read("press")["state"]["position_mm"]
     press.completed(CONDUCT, {"read": "hang"})
     receipt = press.command(NUDGE, {}, deadline_ms=200)
     assert (receipt["status"], code_of(receipt)) == ("rejected", "MHS.OUTCOME.TIMEOUT")
@@ -217,11 +218,12 @@ def test_a_device_that_cannot_be_read_refuses_in_time(press: Session) -> None:
     assert receipt["error"]["retryable"] is True
     press.completed(CONDUCT, {"read": "answer"})
     press.completed(NUDGE, {})
-    assert press.read("press")["state"]["position_mm"] == 1
+    assert press.read("press")["state"]["position_mm"] == before + 1
 
 
 def test_an_interlock_that_opens_while_a_command_queues_refuses_it(press: Session) -> None:
     """[MHSD-4-11]"""
+    before = press.read("press")["state"]["position_mm"]
     holding, _ = press.started(HOLD, {"stubborn": False})
     queued = press.begin(NUDGE, {})
     press.completed(CONDUCT, {"cover": "open"})
@@ -229,4 +231,4 @@ def test_an_interlock_that_opens_while_a_command_queues_refuses_it(press: Sessio
     assert holding.result()["status"] == "completed"
     receipt = queued.result()
     assert (receipt["status"], code_of(receipt)) == ("rejected", OPEN)
-    assert press.read("press")["state"]["position_mm"] == 1, "only what was held has moved"
+    assert press.read("press")["state"]["position_mm"] == before + 1, "only what was held has moved"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.behaviour.conftest import UNHURRIED, Start
+from tests.behaviour.conftest import PRESS_TARGET, UNHURRIED, Start
 from tests.behaviour.safety import (
     CONDUCT,
     CONVEY,
@@ -16,7 +16,6 @@ from tests.behaviour.safety import (
     HOLD,
     NUDGE,
     PRESS,
-    PRESS_TARGET,
     RELEASE,
     STEP,
     STOP,
@@ -29,6 +28,7 @@ from tests.behaviour.safety import (
     reason_of,
     reset,
     restored,
+    restored_press,
     status,
     stop,
     text,
@@ -202,12 +202,17 @@ def test_of_a_stop_and_a_reset_in_one_breath_the_stop_holds(shared: Callable[[st
 
 
 @pytest.fixture
-def press(fresh: Start) -> Session:
-    """A session on a press of its own, whose latch is engaged."""
-    lab = fresh("--stop-grace-s", "0.3", targets=(PRESS_TARGET,))
-    session = lab.open(device_id=PRESS)
-    assert stop(lab)["status"] == "completed"
-    return session
+def pressing(press_lab: Lab) -> Iterator[Session]:
+    """A session on the press."""
+    with restored_press(press_lab) as session:
+        yield session
+
+
+@pytest.fixture
+def press(press_lab: Lab, pressing: Session) -> Session:
+    """A session on the press, whose latch is engaged."""
+    assert stop(press_lab, device_id=PRESS)["status"] == "completed"
+    return pressing
 
 
 def conduct(press: Session, **parts: str) -> None:
@@ -225,6 +230,7 @@ def state(press: Session) -> dict[str, Any]:
 
 def test_a_declared_re_enable_is_told_and_never_run(press: Session) -> None:
     """[CORE-086]"""
+    before = state(press)
     receipt = reset_press(press)
     assert receipt["status"] == "completed"
     assert receipt["output"]["reenable"] == {
@@ -232,7 +238,7 @@ def test_a_declared_re_enable_is_told_and_never_run(press: Session) -> None:
         "capability_id": NUDGE,
     }
     assert receipt["output"]["resumed"] is False
-    assert (state(press)["position_mm"], state(press)["stopped"]) == (0, False)
+    assert state(press) == {**before, "stopped": False}
 
 
 @pytest.mark.parametrize(("gate", "cover"), [("open", "closed"), ("unreadable", "closed")])
@@ -292,7 +298,7 @@ def test_a_stop_during_a_reset_keeps_the_latch_and_the_device_stopped(press: Ses
     ask_until(lambda: state(press)["resetting"], bool)
     second = reset_press(press)
     assert (second["status"], reason_of(second)) == ("rejected", "operation_running")
-    assert stop(press.lab, reason="again")["status"] == "completed"
+    assert stop(press.lab, device_id=PRESS, reason="again")["status"] == "completed"
     halts = state(press)["halts"]
     # Only now does the device carry out the reset that was asked of it before the stop.
     press.completed(RELEASE, {})
@@ -317,15 +323,15 @@ def test_a_gate_that_opens_during_a_reset_keeps_the_latch(press: Session) -> Non
 
 def test_a_reset_waits_for_a_stop_that_is_under_way(press: Session) -> None:
     """[CORE-081]"""
-    # A grace long enough that the stop is given up by nobody: it ends when it is released.
     lab = press.lab
     conduct(press, stop="wait")
     halts = state(press)["halts"]
-    stopping = lab.begin(STOP, reason="slow")
+    stopping = lab.begin(STOP, device_id=PRESS, reason="slow")
     ask_until(lambda: state(press)["halts"], lambda now: now > halts)
     receipt = reset_press(press)
     assert (receipt["status"], reason_of(receipt)) == ("rejected", "stop_path_pending")
     assert latched(lab, PRESS)
+    press.completed(RELEASE, {})
     stopping.result()
 
 
@@ -333,7 +339,7 @@ def test_a_device_whose_stop_was_not_confirmed_is_reset_only_when_it_is(press: S
     """[CORE-074, CORE-077, MHSD-4-33]"""
     lab = press.lab
     conduct(press, stop="deny")
-    assert stop(lab)["status"] == "failed"
+    assert stop(lab, device_id=PRESS)["status"] == "failed"
     receipt = reset_press(press)
     assert (receipt["status"], reason_of(receipt)) == ("rejected", "safe_state_unconfirmed")
     assert code_of(press.command(NUDGE, {})) == "MHS.DEVICE.UNCONFIRMED"
@@ -500,12 +506,11 @@ def test_a_reset_waits_for_operations_and_names_them(fresh: Start) -> None:
     press.completed(NUDGE, {})
 
 
-def test_a_command_that_was_given_up_keeps_the_device_from_being_reset(fresh: Start) -> None:
+def test_a_command_that_was_given_up_keeps_the_device_from_being_reset(pressing: Session) -> None:
     """[MHSD-4-22, MHSD-4-25, CORE-080]"""
-    lab = fresh("--stop-grace-s", "0.3", targets=(PRESS_TARGET,))
-    press = lab.open(device_id=PRESS)
+    press = pressing
     holding, begun = press.started(HOLD, {"stubborn": True})
-    stop(lab)
+    stop(press.lab, device_id=PRESS)
     given_up = holding.result()
     assert (given_up["status"], reason_of(given_up)) == ("unknown", "stop_grace_exceeded")
     assert press.get(begun["operation_id"]) == given_up
@@ -519,17 +524,18 @@ def test_a_command_that_was_given_up_keeps_the_device_from_being_reset(fresh: St
     press.completed(NUDGE, {})
 
 
-def test_a_device_that_lost_a_command_refuses_mutations_until_an_operator_resets_it(fresh: Start) -> None:
+def test_a_device_that_lost_a_command_refuses_mutations_until_an_operator_resets_it(
+    pressing: Session,
+) -> None:
     """[MHSD-4-22] Without any e-stop."""
-    lab = fresh("--stop-grace-s", "0.3", targets=(PRESS_TARGET,))
-    press = lab.open(device_id=PRESS)
+    press = pressing
     holding, begun = press.started(HOLD, {"stubborn": True})
     press.cancel(begun["operation_id"])
     assert holding.result()["status"] == "unknown"
     refused = press.command(NUDGE, {})
     assert (refused["status"], code_of(refused)) == ("rejected", "MHS.DEVICE.UNCONFIRMED")
     press.completed("cap.device.describe.v1", {})
-    assert not latched(lab, PRESS)
+    assert not latched(press.lab, PRESS)
     press.completed(RELEASE, {})
     receipt = ask_until(lambda: reset_press(press), lambda each: each["status"] != "rejected")
     assert receipt["status"] == "completed"

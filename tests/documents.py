@@ -39,6 +39,7 @@ RESULTS = {
     "mhs.safety.permit": "permit",
     "mhs.evidence.export": "evidence-bundle",
     "mhs.evidence.verify": "verification-report",
+    "mhs.conformance.report": "conformance-report",
 }
 """The schema of each served method's result."""
 

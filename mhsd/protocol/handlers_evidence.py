@@ -1,4 +1,7 @@
-"""Evidence: the chain of receipts, exported in pages and checked [EVID-001 to EVID-004]. Needs no session."""
+"""Evidence: the chain of receipts, exported in pages and checked [EVID-001 to EVID-004], and what was tested.
+
+None of it needs a session [EVID-002].
+"""
 
 import re
 from collections.abc import Awaitable
@@ -6,10 +9,11 @@ from typing import Any
 
 from mhsd.base.errors import Fault
 from mhsd.protocol.context import Context
+from mhsd.services.conformance import conformance_report
 from mhsd.services.endpoint import SERVER
 from mhsd.services.evidence import export, verify
 from mhsd.wire.json_text import Raw
-from mhsd.wire.params import EvidenceExportParams, EvidenceVerifyParams
+from mhsd.wire.params import ConformanceReportParams, EvidenceExportParams, EvidenceVerifyParams
 
 _SESSION_ID = re.compile(r"mhs_s_[0-9A-Za-z_-]{1,154}")
 """Sessions of former processes stand in the chain too, so only the form of an id can be judged."""
@@ -32,3 +36,8 @@ def evidence_export(context: Context, params: EvidenceExportParams) -> Awaitable
 def evidence_verify(context: Context, params: EvidenceVerifyParams) -> Awaitable[dict[str, Any]]:
     """The report on a bundle, of this endpoint or of another."""
     return verify(params)
+
+
+def report(context: Context, params: ConformanceReportParams) -> Awaitable[Raw]:
+    """The conformance report that was stored last, or one that says that nothing was run [CORE-190]."""
+    return conformance_report(context.endpoint, params, created_at=context.wall())

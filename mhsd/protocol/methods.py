@@ -42,4 +42,5 @@ HANDLERS: Mapping[str, Handler] = {
     "mhs.safety.permit": handlers_safety.safety_permit,
     "mhs.evidence.export": handlers_evidence.evidence_export,
     "mhs.evidence.verify": handlers_evidence.evidence_verify,
+    "mhs.conformance.report": handlers_evidence.report,
 }

@@ -41,6 +41,8 @@ class Store:
 
     def __init__(self, files: StoreFiles, *, inline: bool) -> None:
         self.kind = files.kind
+        self.directory = files.path.parent
+        """Where the store lies: the state directory, or the temporary one that ends with the store."""
         self.genesis = files.genesis
         self.genesis_digest = genesis_digest(files.genesis)
         self.latched = files.latched

@@ -351,6 +351,14 @@ class EvidenceVerifyParams(_Traced):
         _need_exactly_one(bundle=self.bundle, bundle_ref=self.bundle_ref)
 
 
+@attrs.frozen(kw_only=True)
+class ConformanceReportParams(_Traced):
+    """`mhs.conformance.report`, which needs no session."""
+
+    profile: Identifier | None = None
+    level: Literal["CL0", "CL1", "CL2", "CL3", "CL4"] | None = None
+
+
 def _need_exactly_one(**members: object) -> None:
     given = [name for name, value in members.items() if value is not None]
     if len(given) != 1:
@@ -384,6 +392,7 @@ PARAMS: Mapping[str, type] = {
     "mhs.safety.permit": SafetyPermitParams,
     "mhs.evidence.export": EvidenceExportParams,
     "mhs.evidence.verify": EvidenceVerifyParams,
+    "mhs.conformance.report": ConformanceReportParams,
 }
 """The class of each method's parameters."""
 

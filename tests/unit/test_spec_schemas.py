@@ -347,6 +347,25 @@ CONTEXT = {
 }
 NOW = "2026-10-20T07:45:00.000Z"
 DOCUMENTS: dict[str, dict[str, Any]] = {
+    "conformance-report": {
+        "report_version": "1.0.0",
+        "profile": "core",
+        "subject": {"id": "mhs://localhost:7400", "kind": "endpoint", "implementation": SERVER},
+        "mhs_version": "1.0",
+        "spec_version": "0.9",
+        "runner": SERVER,
+        "created_at": NOW,
+        "level_requested": "CL2",
+        "level_achieved": "CL1",
+        "coverage": {"total": 2, "passed": 1, "failed": 1, "warned": 0, "skipped": 0},
+        "tests": [
+            {"id": "PROTO-001", "level": "CL1", "verdict": "pass"},
+            {"id": "OP-003", "level": "CL2", "verdict": "fail", "detail": "the replay ran again"},
+        ],
+        "capping": ["OP-003"],
+        "disclaimers": ["not_certified", "self_issued"],
+        "digest": "sha256:" + "0" * 64,
+    },
     "error": Fault("MHS.CONFLICT.REVISION", "stale", current_revision=3).data(),
     "server-info": {
         "server": SERVER,

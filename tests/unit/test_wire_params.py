@@ -65,6 +65,7 @@ VALID: dict[str, dict[str, Any]] = {
     "mhs.safety.permit": {"session_id": "s", "capability_id": "c", "input_digest": DIGEST, "ttl_s": 1},
     "mhs.evidence.export": {},
     "mhs.evidence.verify": {"bundle": {}},
+    "mhs.conformance.report": {},
 }
 """The least that each method takes."""
 

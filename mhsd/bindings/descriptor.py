@@ -11,8 +11,8 @@ from mhsd.services.endpoint import NOT_CERTIFIED, SERVER, Endpoint
 from mhsd.wire.json_text import encode
 
 
-def descriptor(endpoint: Endpoint, *, url: str, auth: Sequence[str], shows_devices: bool) -> bytes:
-    """The document of an endpoint that is reached at `url`.
+def descriptor(endpoint: Endpoint, *, url: str | None, auth: Sequence[str], shows_devices: bool) -> bytes:
+    """The document of an endpoint that is reached at `url`, or on stdio alone.
 
     It is read without a credential, so it `shows_devices` only where none is needed to see them.
     """
@@ -24,7 +24,7 @@ def descriptor(endpoint: Endpoint, *, url: str, auth: Sequence[str], shows_devic
         "spec_version": SPEC_VERSION,
         "server": SERVER,
         "implementation": SERVER,
-        "transports": {"http": {"url": url, "rpc": url + RPC, "schema": url + SCHEMAS + "{ref}"}},
+        "transports": {"stdio": {}} if url is None else {"http": _http(url)},
         "auth": list(auth),
         "features": [NOT_CERTIFIED, *endpoint.features],
         "safety": {"certified": False, "notice": NOT_CERTIFIED},
@@ -32,3 +32,7 @@ def descriptor(endpoint: Endpoint, *, url: str, auth: Sequence[str], shows_devic
     if shows_devices:
         document["devices"] = endpoint.descriptor_devices()
     return encode(document)
+
+
+def _http(url: str) -> dict[str, str]:
+    return {"url": url, "rpc": url + RPC, "schema": url + SCHEMAS + "{ref}"}

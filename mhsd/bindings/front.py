@@ -13,8 +13,10 @@ from contextlib import suppress
 
 import trio
 
+from mhsd.bindings.callers import UNKNOWN, Caller, Certificate
 from mhsd.bindings.limits import ConnectionSlots, Lane
-from mhsd.bindings.rpc import Certificate, Connection, Site
+from mhsd.bindings.local import uid_of
+from mhsd.bindings.rpc import Connection, Site
 
 log = logging.getLogger("mhsd.http")
 
@@ -119,16 +121,22 @@ class Front:
             await trio.aclose_forcefully(stream)
 
     async def _serve(self, stream: trio.SocketStream | trio.SSLStream[trio.SocketStream], lane: Lane) -> None:
-        certificate = None
+        caller = UNKNOWN
         if isinstance(stream, trio.SSLStream):
             _tune(stream.transport_stream.socket, self._site.socket_timeout_s)
             with trio.fail_after(min(_HANDSHAKE_S, self._site.socket_timeout_s)):
                 await stream.do_handshake()
-            certificate = _certificate(stream)
+            caller = Caller(certificate=_certificate(stream))
+        elif stream.socket.family == socket.AF_UNIX:
+            caller = Caller(uid=uid_of(stream))
         else:
             _tune(stream.socket, self._site.socket_timeout_s)
         connection = Connection(
-            stream, self._site, lane=lane, certificate=certificate, on_answered=self._note_answered
+            stream,
+            self._site,
+            lane=lane,
+            caller=caller,
+            on_answered=self._note_answered,
         )
         if self._draining:
             return

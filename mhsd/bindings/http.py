@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from mhsd.bindings.checks import Names
 from mhsd.bindings.descriptor import descriptor
 from mhsd.bindings.front import Front, Listener
+from mhsd.bindings.local import MOST_CONNECTIONS, LocalSocket
 from mhsd.bindings.rpc import Document, Site
 from mhsd.bindings.tls import Address, port_of
 from mhsd.config import Config
@@ -28,24 +29,51 @@ def open_http(
     port, tls = port_of(listeners), config.tls_cert is not None
     url = (config.public_url or f"{'https' if tls else 'http'}://{_literal(config.host)}:{port}").rstrip("/")
     public = [config.public_url.partition("://")[2].rstrip("/")] if config.public_url else []
-    site = Site(
+    names = Names.of(
+        [config.host, *(address for _, address in addresses)],
+        [*config.allowed_host, *public],
+        config.allowed_origin,
+        port=port,
+        tls=tls,
+    )
+    site = _site(config, endpoint, door, tokens, names=names, url=url, auth=_auth(config, tokens))
+    return Front(site, listeners, url=url, max_connections=config.max_connections)
+
+
+def open_local(
+    config: Config,
+    endpoint: Endpoint,
+    door: Dispatch,
+    tokens: TokenFiles,
+    socket: LocalSocket,
+    *,
+    url: str | None,
+) -> Front:
+    """The front of the local socket, for an endpoint that is otherwise at `url`, or on stdio."""
+    names = Names.of([], [], [], port=0, tls=False)
+    site = _site(config, endpoint, door, tokens, names=names, url=url, auth=["local"])
+    return Front(site, [socket.listener], url=f"unix:{socket.path}", max_connections=MOST_CONNECTIONS)
+
+
+def _site(
+    config: Config,
+    endpoint: Endpoint,
+    door: Dispatch,
+    tokens: TokenFiles,
+    *,
+    names: Names,
+    url: str | None,
+    auth: Sequence[str],
+) -> Site:
+    return Site(
         door=door,
         tokens=tokens,
-        names=Names.of(
-            [config.host, *(address for _, address in addresses)],
-            [*config.allowed_host, *public],
-            config.allowed_origin,
-            port=port,
-            tls=tls,
-        ),
-        descriptor=descriptor(
-            endpoint, url=url, auth=_auth(config, tokens), shows_devices=not tokens.configured
-        ),
+        names=names,
+        descriptor=descriptor(endpoint, url=url, auth=auth, shows_devices="local" in auth),
         schema=lambda ref: _document(endpoint, ref),
         max_request_bytes=config.max_request_bytes,
         socket_timeout_s=config.socket_timeout_s,
     )
-    return Front(site, listeners, url=url, max_connections=config.max_connections)
 
 
 def _literal(host: str) -> str:

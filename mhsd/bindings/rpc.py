@@ -21,12 +21,13 @@ import trio
 
 from mhsd.base.errors import Fault
 from mhsd.bindings import checks, limits
+from mhsd.bindings.callers import UNKNOWN, Caller
 from mhsd.bindings.checks import Refused
 from mhsd.bindings.limits import Lane
 from mhsd.bindings.replies import JSON, NEVER_STORE, REVALIDATE, Reply, busy, date, reply_of
 from mhsd.protocol.auth import TokenFiles
 from mhsd.protocol.dispatch import Dispatch, Exchange
-from mhsd.protocol.peer import Peer
+from mhsd.protocol.peer import Peer, stop_only
 from mhsd.wire.framing import mentions_stop
 from mhsd.wire.json_text import bytes_exceeded
 
@@ -62,14 +63,6 @@ class Site:
     socket_timeout_s: float
 
 
-@attrs.frozen
-class Certificate:
-    """A client's certificate, as TLS has verified it."""
-
-    der: bytes
-    subject: tuple[tuple[str, str], ...]
-
-
 class Connection:
     """Serves one client until it leaves, is refused, stalls or the endpoint drains."""
 
@@ -79,13 +72,13 @@ class Connection:
         site: Site,
         *,
         lane: Lane = "normal",
-        certificate: Certificate | None = None,
+        caller: Caller = UNKNOWN,
         on_answered: Callable[[], None] = lambda: None,
     ) -> None:
         self._stream = stream
         self._site = site
         self._lane = lane
-        self._certificate = certificate
+        self._caller = caller
         self._on_answered = on_answered
         self._timeout_s = site.socket_timeout_s
         if lane == "stop":
@@ -271,8 +264,10 @@ class Connection:
             raise checks.invalid(
                 404, "There is nothing at this path.", f"Use {RPC}, {SCHEMAS}{{ref}} or {DESCRIPTOR}."
             )
-        peer = self._peer(request)
+        peer = self._caller.peer(request.headers, self._site.tokens)
         self._allow(request, "GET" if is_schema else "POST")
+        if is_schema and peer.stop_only:
+            raise Refused(403, stop_only())
         if is_schema:
             return self._document(request, self._schema(request, path.removeprefix(SCHEMAS)))
         checks.check_content(request.headers)
@@ -288,24 +283,6 @@ class Connection:
             )
         if self._lane == "stop" and method != "POST":
             raise busy()
-
-    def _peer(self, request: h11.Request) -> Peer:
-        """Who sends this: its bearer token where it has one, else its certificate [TPT-014, TPT-058]."""
-        tokens = self._site.tokens
-        shown = bool(checks.values(request.headers, b"authorization"))
-        identity = tokens.authenticate(checks.bearer_of(request.headers))
-        if identity is None and not shown and self._certificate is not None:
-            identity = tokens.authenticate_certificate(self._certificate.der, self._certificate.subject)
-        if identity is None:
-            raise checks.unauthenticated()
-        return Peer(
-            identity.principal,
-            identity.role,
-            "http",
-            authenticated=tokens.configured,
-            devices=identity.devices,
-            capabilities=identity.capabilities,
-        )
 
     def _document(self, request: h11.Request, reply: Reply) -> Reply:
         """A reply to a GET; where the request has a body nevertheless, it stays unread and closes."""

@@ -1,4 +1,4 @@
-"""Where an endpoint is: reads `http(s)://…`, `mhs://…` and `stdio:COMMAND`, and refuses what is not safe."""
+"""Where an endpoint is: reads http(s)://…, mhs://…, unix:PATH and stdio:COMMAND, and refuses what is not safe."""
 
 import ipaddress
 import shlex
@@ -18,16 +18,22 @@ class BadEndpoint(ValueError):
 
 
 class HttpEndpoint(NamedTuple):
-    """An endpoint behind HTTP; `prefix` is the path in front of `/mhs/v1/rpc`, usually empty."""
+    """An endpoint behind HTTP; `prefix` is the path in front of `/mhs/v1/rpc`, usually empty.
+
+    With a `socket_path` it is reached by its local socket, and host and port are what the request names.
+    """
 
     tls: bool
     host: str
     port: int
     prefix: str
+    socket_path: str | None = None
 
     @property
     def url(self) -> str:
         """The address without any path, as messages name it."""
+        if self.socket_path is not None:
+            return f"unix:{self.socket_path}"
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{'https' if self.tls else 'http'}://{host}:{self.port}{self.prefix}"
 
@@ -79,6 +85,8 @@ def parse_endpoint(text: str) -> Endpoint:
     """
     if text.startswith("stdio:"):
         return _stdio(text.removeprefix("stdio:"))
+    if text.startswith("unix:"):
+        return local_endpoint(text.removeprefix("unix:"))
     try:
         parts = urlsplit(text)
         port = parts.port
@@ -86,7 +94,7 @@ def parse_endpoint(text: str) -> Endpoint:
         raise BadEndpoint(f"{text!r} is no address: {problem}") from None
     if parts.scheme not in _PORTS or not parts.hostname:
         raise BadEndpoint(
-            f"{text!r} is no endpoint; write http://HOST:PORT, https://HOST:PORT or stdio:COMMAND"
+            f"{text!r} is no endpoint; write http://HOST:PORT, https://HOST:PORT, unix:PATH or stdio:COMMAND"
         )
     if parts.username is not None or parts.query or parts.fragment:
         raise BadEndpoint(
@@ -95,6 +103,15 @@ def parse_endpoint(text: str) -> Endpoint:
     tls = parts.scheme == "https" or (parts.scheme == "mhs" and not is_loopback(parts.hostname))
     prefix = parts.path.rstrip("/").removesuffix(RPC_PATH)
     return HttpEndpoint(tls, parts.hostname, port or _PORTS[parts.scheme], prefix)
+
+
+def local_endpoint(path: str) -> HttpEndpoint:
+    """The endpoint whose local socket is at `path`."""
+    if not path:
+        raise BadEndpoint(
+            "unix: needs the path of an endpoint's socket, as in unix:/run/mhsd/stdio-812-9f3a.sock"
+        )
+    return HttpEndpoint(False, "localhost", _PORTS["http"], "", path)
 
 
 def _stdio(command: str) -> StdioEndpoint:

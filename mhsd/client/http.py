@@ -111,10 +111,14 @@ class _Connection:
 
     def open(self, until_mono_s: float) -> None:
         """Connects, with TLS where the address says so; OSError when it cannot."""
-        left_s = max(0.001, until_mono_s - time.monotonic())
-        inner = socket.create_connection(
-            (self._endpoint.host, self._endpoint.port), min(left_s, CONNECT_TIMEOUT_S)
-        )
+        timeout_s = min(max(0.001, until_mono_s - time.monotonic()), CONNECT_TIMEOUT_S)
+        path = self._endpoint.socket_path
+        inner = self._tcp_socket(timeout_s) if path is None else _local_socket(path, timeout_s)
+        self._socket = _BoundedSocket(inner, until_mono_s)
+        self._http.sock = self._socket
+
+    def _tcp_socket(self, timeout_s: float) -> socket.socket:
+        inner = socket.create_connection((self._endpoint.host, self._endpoint.port), timeout_s)
         try:
             inner.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if self._tls is not None:
@@ -122,8 +126,7 @@ class _Connection:
         except BaseException:
             inner.close()
             raise
-        self._socket = _BoundedSocket(inner, until_mono_s)
-        self._http.sock = self._socket
+        return inner
 
     def is_fresh(self) -> bool:
         """Whether a resting connection can carry another request."""
@@ -151,6 +154,17 @@ class _Connection:
 
     def close(self) -> None:
         self._http.close()
+
+
+def _local_socket(path: str, timeout_s: float) -> socket.socket:
+    inner = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        inner.settimeout(timeout_s)
+        inner.connect(path)
+    except BaseException:
+        inner.close()
+        raise
+    return inner
 
 
 class HttpTransport:

@@ -97,6 +97,12 @@ class Config:
         default=(), metadata=_list("Transport", "Further Origin header to accept", "ORIGIN")
     )
 
+    socket_group: str | None = field(
+        default=None,
+        metadata=_about(
+            "text", "Access", "Group whose members may stop by the local socket", metavar="GROUP"
+        ),
+    )
     token_file: Path | None = field(default=None, metadata=_file("Access", "Tokens of clients"))
     operator_token_file: Path | None = field(default=None, metadata=_file("Access", "Tokens of operators"))
 

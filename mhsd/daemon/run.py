@@ -10,7 +10,7 @@ import gc
 import logging
 import time
 from collections.abc import MutableMapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import TYPE_CHECKING
 
 import trio
@@ -31,6 +31,7 @@ from mhsd.store import Store, open_store
 
 if TYPE_CHECKING:
     from mhsd.bindings.front import Front, Listener
+    from mhsd.bindings.local import LocalSocket
     from mhsd.bindings.stdio import Stdio
     from mhsd.bindings.tls import Address
 
@@ -68,6 +69,7 @@ class _Daemon:
         self._tokens = tokens
         self._devices = devices
         self._pipes = pipes
+        self._environ = environ
         self._notifier = Notifier.of(environ)
         self._wants_hints = environ.get("MHSD_HINTS") == "1"
         self._stop = StopRequest()
@@ -79,8 +81,9 @@ class _Daemon:
             await nursery.start(self._stop.watch_signals)
             with self._stop.starting:
                 addresses, listeners = await self._listen()
-                async with self._open_store() as store, self._open_endpoint(store) as endpoint:
-                    await self._serve(endpoint, addresses, listeners)
+                with self._open_socket(listeners) as local:
+                    async with self._open_store() as store, self._open_endpoint(store) as endpoint:
+                        await self._serve(endpoint, addresses, listeners, local)
                 log.info("stopped")
             nursery.cancel_scope.cancel()
         if self._stop.starting.cancelled_caught:
@@ -102,6 +105,13 @@ class _Daemon:
         if config.tls_cert is not None:
             context = tls.server_context(config.tls_cert, config.tls_key, config.client_ca)
         return addresses, await tls.listen(addresses, config.port, context)
+
+    def _open_socket(self, listeners: Sequence[Listener]) -> AbstractContextManager[LocalSocket]:
+        """The local socket, by which the users of this machine reach every endpoint."""
+        from mhsd.bindings import local, tls
+
+        kind = f"http-{tls.port_of(listeners)}" if listeners else "stdio"
+        return local.local_socket(kind, self._config.socket_group, self._environ)
 
     def _open_store(self) -> AbstractAsyncContextManager[Store]:
         return open_store(
@@ -126,9 +136,9 @@ class _Daemon:
         )
 
     def _open_binding(
-        self, endpoint: Endpoint, addresses: list[Address], listeners: list[Listener]
+        self, door: Dispatch, addresses: list[Address], listeners: list[Listener]
     ) -> Front | Stdio:
-        config, door = self._config, Dispatch(endpoint)
+        config, endpoint = self._config, door.endpoint
         if self._pipes is not None:
             from mhsd.bindings.stdio import open_stdio
 
@@ -139,9 +149,17 @@ class _Daemon:
 
     # Life
 
-    async def _serve(self, endpoint: Endpoint, addresses: list[Address], listeners: list[Listener]) -> None:
+    async def _serve(
+        self, endpoint: Endpoint, addresses: list[Address], listeners: list[Listener], socket: LocalSocket
+    ) -> None:
+        from mhsd.bindings.http import open_local
+
         async with trio.open_nursery() as nursery:
-            binding = self._open_binding(endpoint, addresses, listeners)
+            door = Dispatch(endpoint)
+            binding = self._open_binding(door, addresses, listeners)
+            local = open_local(self._config, endpoint, door, self._tokens, socket, url=binding.url)
+            log.info("the local socket is %s", socket.path)
+            nursery.start_soon(local.serve)
             nursery.start_soon(binding.serve)
             nursery.start_soon(self._watchdog)
             nursery.start_soon(self._stop.ask_after, binding.ended, "the input has ended")
@@ -151,10 +169,10 @@ class _Daemon:
             # What exists now lives as long as the daemon; the collector need not look at it again.
             gc.freeze()
             await self._stop.wait()
-            await self._take_down(endpoint, binding)
+            await self._take_down(endpoint, binding, local)
             nursery.cancel_scope.cancel()
 
-    async def _take_down(self, endpoint: Endpoint, binding: Front | Stdio) -> None:
+    async def _take_down(self, endpoint: Endpoint, binding: Front | Stdio, local: Front) -> None:
         log.info("stopping: %s", self._stop.reason)
         self._notifier.stopping()
         binding.drain()
@@ -168,7 +186,11 @@ class _Daemon:
         if patience.cancelled_caught:
             log.error("the stop took too long and was given up: devices may not be in their safe state")
             self._exit_code = 1
-        await binding.finish(_ANSWERS_S)
+        # Until here somebody at the machine could still stop what does not get there by itself.
+        local.drain()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(binding.finish, _ANSWERS_S)
+            nursery.start_soon(local.finish, _ANSWERS_S)
 
     async def _watchdog(self) -> None:
         """Tell the service manager that the loop turns; a loop that hangs tells nothing."""

@@ -24,7 +24,7 @@ from mhsd.base.errors import StartError
 from mhsd.protocol.peer import Principal, Role
 from mhsd.protocol.token_file import Entries, Entry, Identity, Subject, TokenFileInvalid, parse, subject_of
 
-__all__ = ["Identity", "TokenFiles", "local_principal"]
+__all__ = ["Identity", "TokenFiles", "local_principal", "principal_of"]
 
 log = logging.getLogger("mhsd.auth")
 
@@ -37,7 +37,11 @@ _Signature = tuple[int, int, int, int]
 
 def local_principal() -> Principal:
     """The user whose process this is: who acts on stdio, and on loopback without tokens."""
-    uid = os.getuid()
+    return principal_of(os.getuid())
+
+
+def principal_of(uid: int) -> Principal:
+    """A user of this machine, whom the kernel vouches for."""
     try:
         name = pwd.getpwuid(uid).pw_name
     except KeyError:  # A container may run under a uid that no database knows.

@@ -22,7 +22,7 @@ from mhsd.protocol.batch import BatchOrder, Place
 from mhsd.protocol.context import Context
 from mhsd.protocol.faults import answer_fault
 from mhsd.protocol.methods import HANDLERS
-from mhsd.protocol.peer import Peer
+from mhsd.protocol.peer import FREE, Peer, stop_only
 from mhsd.protocol.search import Engaged, StopSearch, engage
 from mhsd.protocol.stops import Stop, find_stops, mentions_stop
 from mhsd.services.endpoint import Endpoint
@@ -35,7 +35,6 @@ log = logging.getLogger("mhsd.dispatch")
 STATUS_RATE_PER_S = 20
 """`mhs.safety.status` has a bucket of its own, so that looking never competes with doing."""
 
-BEFORE_HELLO = frozenset({"mhs.hello", "mhs.safety.estop", "mhs.safety.status"})
 ROLES = ("reader", "client", "operator")
 
 
@@ -163,7 +162,9 @@ class Dispatch:
                 "this connection has already used this id",
                 details={"reason": "duplicate_id"},
             )
-        if peer.needs_hello and not peer.greeted and request.method not in BEFORE_HELLO:
+        if peer.stop_only and request.method not in FREE:
+            raise stop_only()
+        if peer.needs_hello and not peer.greeted and request.method not in FREE:
             raise Fault(
                 "MHS.PROTOCOL.INVALID_REQUEST",
                 "the first call on this connection must be mhs.hello",

@@ -10,9 +10,14 @@ from typing import Literal
 
 import attrs
 
+from mhsd.base.errors import Fault
+
 PrincipalKind = Literal["agent", "human", "service"]
 Role = Literal["reader", "client", "operator"]
 Binding = Literal["stdio", "http"]
+
+FREE = frozenset({"mhs.hello", "mhs.safety.estop", "mhs.safety.status"})
+"""What a peer may call before its hello, and one that may only stop at all."""
 
 REMEMBERED_IDS = 4096
 """A connection refuses an id that is among the last this many it has seen [PROTO-004]."""
@@ -47,6 +52,8 @@ class Peer:
     rate_exempt: bool = False
     devices: tuple[str, ...] | None = None
     capabilities: tuple[str, ...] | None = None
+    stop_only: bool = False
+    """It may say hello, stop and read the safety status, and nothing else."""
     greeted: bool = False
     """Set by the first good hello; until then a peer that needs one may only stop and read status."""
     _recent_ids: dict[str | int, None] = attrs.field(factory=dict, init=False, repr=False)
@@ -61,3 +68,12 @@ class Peer:
         if len(self._recent_ids) > REMEMBERED_IDS:
             del self._recent_ids[next(iter(self._recent_ids))]
         return True
+
+
+def stop_only() -> Fault:
+    """What a peer is told that may only stop."""
+    return Fault(
+        "MHS.AUTH.FORBIDDEN",
+        "a member of the socket's group may only stop the devices and read their safety status",
+        details={"reason": "stop_only"},
+    )

@@ -21,7 +21,7 @@ from mhsd.bindings.pipes import Pipes
 from mhsd.config import Config, Limits
 from mhsd.daemon.devices import armed_paths, load_devices
 from mhsd.daemon.ready import announce
-from mhsd.daemon.signals import StopRequest
+from mhsd.daemon.signals import LastResort, StopRequest
 from mhsd.daemon.systemd import Notifier
 from mhsd.driver.loader import LoadedDevice
 from mhsd.protocol.auth import TokenFiles
@@ -43,7 +43,10 @@ _ANSWERS_S = 2.0
 _DRAIN_MARGIN_S = 5.0
 """What a stop may take beyond the grace of cancelling and the grace of halting; then it is given up."""
 
-LONGEST_STOP_MARGIN_S = _DRAIN_MARGIN_S + _ANSWERS_S
+_LEAVE_S = 3.0
+"""How long a driver may still take to end when all else has been stopped and stored; then it is left behind."""
+
+LONGEST_STOP_MARGIN_S = _DRAIN_MARGIN_S + _ANSWERS_S + _LEAVE_S
 """A stop takes twice the stop grace and this, at most."""
 
 
@@ -73,6 +76,7 @@ class _Daemon:
         self._notifier = Notifier.of(environ)
         self._wants_hints = environ.get("MHSD_HINTS") == "1"
         self._stop = StopRequest()
+        self._last_resort = LastResort(_LEAVE_S)
         self._exit_code = 0
 
     async def main(self) -> int:
@@ -84,8 +88,10 @@ class _Daemon:
                 with self._open_socket(listeners) as local:
                     async with self._open_store() as store, self._open_endpoint(store) as endpoint:
                         await self._serve(endpoint, addresses, listeners, local)
+                        self._last_resort.start()
                 log.info("stopped")
             nursery.cancel_scope.cancel()
+        self._last_resort.cancel()
         if self._stop.starting.cancelled_caught:
             return 128 + (self._stop.signum or 0)
         return self._exit_code

@@ -1,11 +1,16 @@
-"""What makes the daemon stop: a signal, or the end of a binding. A second signal ends it at once."""
+"""What makes the daemon stop: a signal, or the end of a binding. A second signal ends it at once.
+
+So does, in the end, a driver that does not come back.
+"""
 
 from __future__ import annotations
 
 import os
 import signal
+import threading
 from contextlib import suppress
 from types import FrameType
+from typing import NoReturn
 
 import trio
 
@@ -58,8 +63,28 @@ class StopRequest:
         self.ask(signal.Signals(self.signum).name)
 
 
+class LastResort:
+    """Ends the process when a driver's call goes on although it was cancelled: Trio would wait for it for ever."""
+
+    def __init__(self, patience_s: float) -> None:
+        self._timer = threading.Timer(patience_s, _end, ("a driver did not come back and was left behind", 1))
+        self._timer.daemon = True
+
+    def start(self) -> None:
+        """From now on there is so much time, until `cancel`."""
+        self._timer.start()
+
+    def cancel(self) -> None:
+        """Everything has ended by itself."""
+        self._timer.cancel()
+
+
 def _end_at_once(signum: int, frame: FrameType | None) -> None:
+    _end("ended by a second signal", 128 + signum)
+
+
+def _end(why: str, exit_code: int) -> NoReturn:
     with suppress(OSError):
         os.set_blocking(2, False)
-        os.write(2, b"mhsd: ended by a second signal; devices may not be in their safe state\n")
-    os._exit(128 + signum)
+        os.write(2, f"mhsd: {why}; devices may not be in their safe state\n".encode())
+    os._exit(exit_code)

@@ -51,7 +51,8 @@ class Session:
     claimed_principal: Mapping[str, Any] | None = None
     approvals: tuple[Mapping[str, Any], ...] = ()
     state: Literal["open", "closed", "expired"] = "open"
-    open_operations: set[str] = attrs.Factory(set)
+    open_operations: set[object] = attrs.Factory(set)
+    """The attempts of its long-running commands, from their admission to the return of the driver's call."""
     driven: set[str] = attrs.Factory(set)
     commands: int = 0
     outcomes: Counter[str] = attrs.Factory(Counter)

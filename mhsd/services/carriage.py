@@ -25,6 +25,23 @@ Answer = Raw | Fault
 """What a caller gets: a receipt, or the error that stands in for one that cannot exist."""
 
 
+class Promise:
+    """An answer that is made whether or not somebody waits for it."""
+
+    def __init__(self) -> None:
+        self._made = trio.Event()
+        self._answer: Answer | None = None
+
+    def settle(self, answer: Answer) -> None:
+        self._answer = answer
+        self._made.set()
+
+    async def wait(self) -> Answer:
+        await self._made.wait()
+        assert self._answer is not None
+        return self._answer
+
+
 @attrs.define(eq=False)
 class Carriage:
     """One command: what was asked, where it stands, and the answer that its caller waits for."""

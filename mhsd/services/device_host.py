@@ -118,6 +118,16 @@ class DeviceHost:
             now_mono_s=trio.current_time(),
         )
 
+    def reserve_permit(self, attempt: Attempt) -> None:
+        """Keep the permit that the attempt names for it alone, where it covers it and nobody else has it."""
+        binding = attempt.binding
+        if binding is None or binding.permit != "required" or attempt.permit is not None:
+            return
+        if attempt.actuating and self.permit_refusal(attempt) is None:
+            attempt.permit = self.permits.get(attempt.permit_id)
+            assert attempt.permit is not None  # permit_refusal() has found it
+            attempt.permit.state = "reserved"
+
     def rate_refusal(self, attempt: Attempt) -> Fault | None:
         """LIMIT.RATE_EXCEEDED when this binding would run more often than its max_rate_per_s."""
         binding = attempt.binding
@@ -142,7 +152,7 @@ class DeviceHost:
 
     def slot_refusal(self, attempt: Attempt) -> Fault | None:
         """DEVICE.BUSY, or OPERATION_LIMIT for one long-running operation too many of the session."""
-        others = len(attempt.session.open_operations - {attempt.command_id})
+        others = len(attempt.session.open_operations - {attempt})
         if (
             attempt.binding is not None
             and attempt.binding.long_running

@@ -16,7 +16,7 @@ from mhsd.base.errors import Fault
 from mhsd.core import receipts
 from mhsd.core.latch import SafetyState
 from mhsd.driver import Reading
-from mhsd.services.carriage import Answer, Carriage, internal_fault
+from mhsd.services.carriage import Answer, Carriage, Promise, internal_fault
 from mhsd.services.device_host import StopRun
 from mhsd.services.served_device import ServedDevice
 from mhsd.store import Receipt, Store, StoreFailed, Ticket
@@ -101,7 +101,7 @@ class EmergencyStop:
             safety.stop_begins(device.device_id)
             self._nursery.start_soon(self._stop, report, request, latch_latency_ms, durable)
         self._nursery.start_soon(durable.write)
-        answer = _Answer()
+        answer = Promise()
         self._nursery.start_soon(self._record_contained, reports, request, answer)
         return answer.wait()
 
@@ -123,7 +123,6 @@ class EmergencyStop:
         with trio.move_on_after(SETTLE_S):
             for carriage in report.ended:
                 await carriage.concluded.wait()
-        host.safety.stop_ends(host.device_id)
         if not achieved:
             host.doubt("the emergency stop could not confirm the safe state")
         report.stop = DeviceStop(
@@ -137,7 +136,7 @@ class EmergencyStop:
         report.done.set()
 
     async def _record_contained(
-        self, reports: list["_Report"], request: StopRequest, answer: "_Answer"
+        self, reports: list["_Report"], request: StopRequest, answer: Promise
     ) -> None:
         try:
             answer.settle(await self._record(reports, request))
@@ -145,6 +144,7 @@ class EmergencyStop:
             # Named boundary: whatever is wrong with a receipt, the devices are stopped and others are served.
             log.exception("the receipts of an emergency stop could not be made")
             answer.settle(internal_fault(error))
+            _end_all(reports)
 
     async def _record(self, reports: list["_Report"], request: StopRequest) -> Raw:
         """One receipt a device; the answer is the first that is not completed, else the first [SAFE-002].
@@ -164,6 +164,7 @@ class EmergencyStop:
             listed = [plain if body is chosen else _as_put(next(others), body) for body in bodies]
             receipts.add_vendor(chosen, {"estop": {"devices": listed}})
         ticket = self._store.put(safety_entry(chosen))
+        _end_all(reports)
         return await self._recorded([*tickets, ticket], chosen)
 
     async def _recorded(self, tickets: list[Ticket], body: dict[str, Any]) -> Raw:
@@ -222,26 +223,17 @@ class EmergencyStop:
         return body
 
 
+def _end_all(reports: list["_Report"]) -> None:
+    """The stop is over when what it changed is settled: no reset may come before."""
+    for report in reports:
+        if not report.ended_stop:
+            report.ended_stop = True
+            report.device.host.safety.stop_ends(report.device.device_id)
+
+
 def _as_put(ticket: Ticket, body: dict[str, Any]) -> dict[str, Any]:
     """A receipt as it was handed to the store, which knows its place in the chain already, unless it has failed."""
     return ticket.receipts[-1].as_dict() if ticket.receipts else {**body, "evidence": {"pending": True}}
-
-
-class _Answer:
-    """The answer to a stop, which is made whether or not somebody waits for it."""
-
-    def __init__(self) -> None:
-        self._made = trio.Event()
-        self._value: Answer | None = None
-
-    def settle(self, value: Answer) -> None:
-        self._value = value
-        self._made.set()
-
-    async def wait(self) -> Answer:
-        await self._made.wait()
-        assert self._value is not None
-        return self._value
 
 
 class _Once:
@@ -273,6 +265,7 @@ class _Report:
     run: StopRun
     stop: DeviceStop | None = None
     reading: Reading | None = None
+    ended_stop: bool = False
     done: trio.Event = attrs.Factory(trio.Event)
 
     async def look(self) -> None:

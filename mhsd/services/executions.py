@@ -103,12 +103,9 @@ class Executions:
             attempt, binding, receipts.command_members(attempt, self.host.endpoint_id, self.host.mode)
         )
         self._reserved[attempt.command_id] = carriage
-        if attempt.actuating and binding.permit == "required" and self.host.permit_refusal(attempt) is None:
-            attempt.permit = self.host.permits.get(attempt.permit_id)
-            if attempt.permit is not None:
-                attempt.permit.state = "reserved"
+        self.host.reserve_permit(attempt)
         if binding.long_running:
-            attempt.session.open_operations.add(attempt.command_id)
+            attempt.session.open_operations.add(attempt)
         if attempt.guarded:
             carriage.place = self.host.slot.take_or_queue(attempt)
         self._nursery.start_soon(self._carry_contained, carriage)
@@ -223,11 +220,16 @@ class Executions:
             log.exception("execution of %s failed", carriage.attempt.command_id)
             await self._failed_inside(carriage, error)
         finally:
-            self._reserved.pop(carriage.attempt.command_id, None)
-            carriage.attempt.session.open_operations.discard(carriage.attempt.command_id)
+            self._unreserve(carriage)
+            carriage.attempt.session.open_operations.discard(carriage.attempt)
             if carriage.place is not None:
                 self.host.slot.leave(carriage.place)
             self.host.slot.release(carriage.attempt)
+
+    def _unreserve(self, carriage: Carriage) -> None:
+        """Give up the reservation of the command_id, but not one that a later attempt has made since."""
+        if self._reserved.get(carriage.attempt.command_id) is carriage:
+            del self._reserved[carriage.attempt.command_id]
 
     async def _failed_inside(self, carriage: Carriage, error: Exception) -> None:
         fault = internal_fault(error)
@@ -271,13 +273,17 @@ class Executions:
             if fault is not None:
                 return fault
         unreadable = await self._look(attempt) if attempt.actuating else None
-        return (
+        fault = (
             refusal(attempt, self.host, Step.LATCH, Step.INTERLOCKS)
             or unreadable
             or refusal(attempt, self.host, Step.SNAPSHOT, Step.CONCURRENCY)
             or (store_fault(self.store.failure) if self.store.failure is not None else None)
             or deadline_refusal(attempt, trio.current_time())
         )
+        if fault is None:
+            # A permit that another command had when this one came may have been given back since.
+            self.host.reserve_permit(attempt)
+        return fault
 
     async def _look(self, attempt: Attempt) -> Fault | None:
         """Read interlocks and state before a mutation. What cannot be read refuses the command."""
@@ -294,7 +300,9 @@ class Executions:
         return deadline_refusal(attempt, attempt.deadline_mono_s)
 
     def _unclaimed(self, attempt: Attempt) -> set[str]:
-        """The command's resources but for those that another mutation is changing now."""
+        """The command's resources but for those that something else is changing now, which will settle them."""
+        if self.host.resetting or self.host.safety.stop_pending(self.host.device_id):
+            return set()
         others = [c.attempt for c in self.live() if c.attempt is not attempt and c.attempt.actuating]
         claimed = {name for other in others for name in resources_of(self.host, other)}
         return set(resources_of(self.host, attempt)) - claimed
@@ -306,7 +314,7 @@ class Executions:
             return
         entry = refusal_entry(self.host, carriage.attempt, carriage.shared, fault)
         ticket = self.store.put(*first, entry)
-        self._reserved.pop(carriage.attempt.command_id, None)
+        self._unreserve(carriage)
         self.host.slot.release(carriage.attempt)
         carriage.decided.set()
         carriage.settle(await self._durable(ticket))
@@ -327,7 +335,7 @@ class Executions:
             self.host.driven_by = attempt.session
         carriage.operation = operation
         self._running[operation.operation_id] = carriage
-        self._reserved.pop(attempt.command_id, None)
+        self._unreserve(carriage)
         carriage.decided.set()
 
     async def _native(self, carriage: Carriage, operation: Operation) -> Native:

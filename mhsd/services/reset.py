@@ -4,6 +4,8 @@ A reset never resumes, never moves anything, and never runs a declared re-enable
 """
 
 import logging
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import trio
@@ -12,7 +14,7 @@ from mhsd.base.errors import Fault
 from mhsd.core import receipts
 from mhsd.core.operations import native_fault
 from mhsd.driver import DriverFailed, DriverSignal, Reading
-from mhsd.services.carriage import Answer, store_fault
+from mhsd.services.carriage import Answer, Promise, internal_fault, store_fault
 from mhsd.services.estop import StopRequest, safety_entry, safety_members
 from mhsd.services.served_device import ServedDevice
 from mhsd.store import Store, StoreFailed
@@ -30,6 +32,10 @@ def _refused(
 
 def _overtaken() -> Fault:
     return _refused("estop_during_reset", "a new emergency stop came after the reset was sent")
+
+
+def _unsafe() -> Fault:
+    return _refused("safe_state_unconfirmed", "the safe state of the device could not be confirmed")
 
 
 def _standing_refusal(device: ServedDevice, request: StopRequest) -> Fault | None:
@@ -80,34 +86,57 @@ class Reset:
     def __init__(self, store: Store, nursery: trio.Nursery) -> None:
         self._store = store
         self._nursery = nursery
-        self._busy: set[str] = set()
 
     async def reset(
         self, device: ServedDevice, request: StopRequest, deadline_mono_s: float, forbidden: Fault | None
     ) -> Answer:
-        """The reset's receipt. `forbidden` is the refusal of a caller who is no operator [CORE-083]."""
+        """The reset's receipt. `forbidden` is the refusal of a caller who is no operator [CORE-083].
+
+        What was begun is brought to its end whether or not somebody still waits for it.
+        """
         fault = forbidden or _standing_refusal(device, request)
-        if fault is None and device.device_id in self._busy:
+        if fault is None and device.host.resetting:
             fault = _refused("operation_running", "another reset of the device is under way")
         if fault is not None:
             return await self._record(self._body(device, request, "rejected", fault))
-        self._busy.add(device.device_id)
+        host, answer = device.host, Promise()
+        host.resetting = True
+        # As they are now, when nothing stood against it: what comes from here on overtakes the reset.
+        attempt = partial(
+            self._attempt, device, request, host.safety.epoch_of(host.device_id), host.unconfirmed
+        )
+        self._nursery.start_soon(self._carry_contained, device, attempt, deadline_mono_s, answer)
+        return await answer.wait()
+
+    async def _carry_contained(
+        self,
+        device: ServedDevice,
+        attempt: Callable[[float], Awaitable[dict[str, Any]]],
+        deadline_mono_s: float,
+        answer: Promise,
+    ) -> None:
         try:
-            return await self._record(await self._attempt(device, request, deadline_mono_s))
+            answer.settle(await self._record(await attempt(deadline_mono_s)))
+        except Exception as error:
+            # Named boundary: a defect in a reset leaves the latch as it is and ends nothing else.
+            log.exception("the reset of %s failed", device.device_id)
+            answer.settle(internal_fault(error))
         finally:
-            self._busy.discard(device.device_id)
+            device.host.resetting = False
 
     async def _attempt(
-        self, device: ServedDevice, request: StopRequest, deadline_mono_s: float
+        self,
+        device: ServedDevice,
+        request: StopRequest,
+        epoch: int,
+        doubt: Fault | None,
+        deadline_mono_s: float,
     ) -> dict[str, Any]:
         host = device.host
-        epoch = host.safety.epoch_of(host.device_id)
         with trio.move_on_at(deadline_mono_s):
             fault = await self._interlocks_closed(device)
-            if fault is None and host.unconfirmed is not None and not await host.halt("reset"):
-                fault = _refused(
-                    "safe_state_unconfirmed", "the safe state of the device could not be confirmed"
-                )
+            if fault is None and doubt is not None and not await host.halt("reset", shield=False):
+                fault = _unsafe()
             if fault is not None:
                 return self._body(device, request, "rejected", fault)
             fault = await self._driver_reset(device)
@@ -127,6 +156,8 @@ class Reset:
             }
             if self._store.kind == "state_dir" and not await self._store.write_latch(remaining):
                 return self._failed(device, request, store_fault("the latch file"))
+            if host.unconfirmed is not doubt:
+                return self._failed(device, request, _unsafe())
             return self._released(device, request, epoch, reading)
         return self._too_late(device, request)
 
@@ -189,12 +220,12 @@ class Reset:
 
     def _failed(self, device: ServedDevice, request: StopRequest, fault: Fault) -> dict[str, Any]:
         """A refusal after the driver's reset ran: the latch stays, so the device is stopped again [CORE-087]."""
-        self._nursery.start_soon(self._stop_again, device, "a reset failed")
+        self._begin_to_stop(device, "a reset failed")
         return self._body(device, request, "failed", fault, changed=True)
 
     def _too_late(self, device: ServedDevice, request: StopRequest) -> dict[str, Any]:
         """The deadline passed: the latch stays, and the device is put back into its stopped state [PROTO-011]."""
-        self._nursery.start_soon(self._stop_again, device, "a reset did not end in time")
+        self._begin_to_stop(device, "a reset did not end in time")
         fault = Fault(
             "MHS.OUTCOME.TIMEOUT",
             "the reset did not end within its deadline; the latch stays engaged",
@@ -202,10 +233,19 @@ class Reset:
         )
         return self._body(device, request, "unknown", fault, changed=True)
 
+    def _begin_to_stop(self, device: ServedDevice, why: str) -> None:
+        # From now on, so that no further reset comes between.
+        device.host.safety.stop_begins(device.device_id)
+        self._nursery.start_soon(self._stop_again, device, why)
+
     async def _stop_again(self, device: ServedDevice, why: str) -> None:
-        # The file first: a write of the released latch may be under way that nobody waits for any more.
-        await self._store.write_latch(device.host.safety.snapshot())
-        await device.host.restop(why)
+        safety = device.host.safety
+        try:
+            # The file first: a write of the released latch may be under way that nobody waits for any more.
+            await self._store.write_latch(safety.snapshot())
+            await device.host.restop(why)
+        finally:
+            safety.stop_ends(device.device_id)
 
     def _body(
         self, device: ServedDevice, request: StopRequest, status: str, fault: Fault, *, changed: bool = False

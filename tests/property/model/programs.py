@@ -2,6 +2,7 @@
 
 from itertools import chain
 
+import attrs
 from hypothesis import strategies as st
 
 from tests.property.model.steps import (
@@ -134,6 +135,8 @@ def _fires(draw: st.DrawFn) -> list[Step]:
         how=st.just(permit.how),
         takes_ms=st.just(permit.takes_ms),
         permit=st.just(0),
+        expected=st.sampled_from((None, None, 1)),
+        deadline_ms=DEADLINES_MS,
     )
     return [permit, *draw(st.lists(st.one_of(fire, fire, AGAIN, STEPS), min_size=1, max_size=6))]
 
@@ -145,7 +148,8 @@ def _retries(draw: st.DrawFn) -> list[Step]:
         Again, of=st.just(0), deadline_ms=st.one_of(st.none(), DEADLINES_MS), expected=st.booleans()
     )
     tail = draw(st.lists(st.one_of(again, again, WAITS, READ_CONDUCTS, STEPS), min_size=1, max_size=8))
-    return [*draw(st.lists(READ_CONDUCTS, max_size=1)), draw(COMMANDS), *tail]
+    first = attrs.evolve(draw(COMMANDS), expected=draw(st.sampled_from((None, 1))))
+    return [*draw(st.lists(READ_CONDUCTS, max_size=1)), first, *tail]
 
 
 BURSTS: st.SearchStrategy[list[Step]] = st.one_of(

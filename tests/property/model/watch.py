@@ -50,7 +50,7 @@ class Watch:
         for other in world.natives:
             if other.life == world.life and other.device == device and other.command_id in world.unsettled:
                 other.alone = native.alone = False
-        if self.stops_under_way:
+        if served.host.resetting or served.host.safety.stop_pending(served.device_id):
             native.alone = False
         world.natives.append(native)
         world.unsettled.add(native.command_id)

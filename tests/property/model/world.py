@@ -14,11 +14,12 @@ import trio
 from mhsd.base.clock import Clock, rfc3339
 from mhsd.base.ids import Ids
 from mhsd.config import Limits
+from mhsd.core.receipts import RESET
 from mhsd.driver.loader import LoadedDevice, load_target
 from mhsd.protocol.dispatch import Dispatch, Exchange
 from mhsd.protocol.peer import Peer, Principal
 from mhsd.services.endpoint import open_endpoint
-from mhsd.store import Receipt, Store, open_store
+from mhsd.store import Receipt, Store, VoidIntent, open_store
 from mhsd.wire.canonical import digest
 from tests.property.model import steps
 from tests.property.model.disk import Disk
@@ -158,12 +159,10 @@ class World:
     def settled_number(self, native: Native) -> float:
         """When the last receipt of a call was handed to the store."""
         for put in self.puts:
-            if (
-                isinstance(put.entry, Receipt)
-                and put.entry.kind != "interim"
-                and put.entry.command_id == native.command_id
-                and put.at.number > native.began.number
-            ):
+            last = isinstance(put.entry, VoidIntent) or (
+                isinstance(put.entry, Receipt) and put.entry.kind == "final"
+            )
+            if last and put.entry.command_id == native.command_id and put.at.number > native.began.number:
                 return put.at.number
         return float("inf")
 
@@ -241,6 +240,8 @@ class World:
         device = self.device_of(entry.device_id)
         put = Put(self.life, entry, at, self.bodies[device].shown(), self.stops[device])
         self.puts.append(put)
+        if isinstance(entry, VoidIntent):
+            self.unsettled.discard(entry.command_id)
         if not isinstance(entry, Receipt):
             return
         self._put_of[entry.body["receipt_id"]] = put
@@ -251,7 +252,11 @@ class World:
         self.expect(after - before in (0, 1), f"{what} moves the revision from {before} to {after}")
         self.expect(entry.revision in (None, after), f"{what} stores revision {entry.revision}, not {after}")
         self.revisions[device].append((at, after))
-        if entry.kind != "interim":
+        if entry.body["capability_id"] == RESET and entry.body["status"] == "completed":
+            self.expect(
+                not self.surely_latched(device), f"rig {device} is reset by what came before its stop"
+            )
+        if entry.kind == "final":
             self.unsettled.discard(entry.command_id)
 
     def _check_start(self) -> None:

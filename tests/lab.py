@@ -185,21 +185,31 @@ class StdioWire(Wire):
         self.process = process
         self._answers: dict[str, queue.Queue[Any]] = {}
         self._others: queue.Queue[Any] = queue.Queue()
+        self._ended = False
         self._lock = threading.Lock()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
     def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
+        while (line := self._line()).endswith(b"\n"):
             message = json.loads(line)
             key = message.get("id") if isinstance(message, dict) else None
             with self._lock:
                 waiting = self._answers.pop(key, None) if isinstance(key, str) else None
             (waiting or self._others).put(message)
         with self._lock:
+            self._ended = True
             for waiting in (*self._answers.values(), self._others):
                 waiting.put(EOFError("the daemon has closed its output"))
+
+    def _line(self) -> bytes:
+        """The next line; one without a line feed is what a daemon that was killed had written of its last answer."""
+        assert self.process.stdout is not None
+        try:
+            return self.process.stdout.readline()
+        except ValueError:
+            # `stop` closed the pipe of a daemon that has ended before all of it was read.
+            return b""
 
     def send(self, line: bytes) -> None:
         assert self.process.stdin is not None
@@ -215,6 +225,8 @@ class StdioWire(Wire):
     def ask(self, message: dict[str, Any]) -> "queue.Queue[Any]":
         waiting: queue.Queue[Any] = queue.Queue()
         with self._lock:
+            if self._ended:
+                raise EOFError("the daemon has closed its output")
             self._answers[message["id"]] = waiting
         self.send(json.dumps(message).encode())
         return waiting
@@ -381,6 +393,7 @@ def running(
     tmp_path: Path,
     *options: str,
     targets: Sequence[str] = ("conveyor-workcell",),
+    program: Sequence[str] = (str(MHSD),),
     greet: bool = True,
     **environ: str,
 ) -> Iterator[Lab]:
@@ -390,7 +403,7 @@ def running(
     environment = {**os.environ, "MHSD_RUNTIME_DIR": str(tmp_path / "run"), **environ}
     with stderr.open("wb") as log:
         process = subprocess.Popen(
-            [str(MHSD), *targets, *where, *options],
+            [*program, *targets, *where, *options],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,

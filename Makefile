@@ -7,7 +7,7 @@ STAMP := .venv/.installed
 STATE_DIR ?= state
 TARGET ?= conveyor-workcell
 ARGS ?=
-# Rounds of the kill test in `make soak`.
+# Rounds of the kill tests in `make soak`.
 SOAK_ROUNDS ?= 200
 
 .DEFAULT_GOAL := help
@@ -35,7 +35,7 @@ check: $(STAMP) ## style, types and the direction of imports
 bench: $(STAMP) ## speed as ratios to bare programs, one JSON line a figure
 	@$(BIN)/python scripts/bench/run.py $(ARGS)
 
-soak: $(STAMP) ## property tests with many more examples, the kill test with many more rounds
+soak: $(STAMP) ## property tests with many more examples, the kill tests with many more rounds
 	MHSD_SOAK_ROUNDS=$(SOAK_ROUNDS) scripts/soak/run $(ARGS)
 
 dist: $(STAMP) ## sdist and wheel in dist/

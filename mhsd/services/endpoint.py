@@ -28,7 +28,7 @@ from mhsd.services.reset import Reset
 from mhsd.services.schemas import SchemaShelf
 from mhsd.services.served_device import ServedDevice, run_device
 from mhsd.services.session_host import SessionHost
-from mhsd.store import Intent, Receipt, Store
+from mhsd.store import Intent, Receipt, Store, StoreFailed
 from mhsd.wire.json_text import Raw, encode
 
 log = logging.getLogger("mhsd.endpoint")
@@ -195,8 +195,12 @@ async def open_endpoint(
                 started_at=rfc3339(clock.now()),
                 operator_configured=operator_configured,
             )
-            await _recover(endpoint)
-            yield endpoint
+            try:
+                await _recover(endpoint)
+            except StartError as error:
+                failure = error
+            else:
+                yield endpoint
             nursery.cancel_scope.cancel()
     if failure is not None:
         raise failure
@@ -229,11 +233,16 @@ def _first_leaf(group: BaseExceptionGroup[StartError]) -> StartError:
 async def _recover(endpoint: Endpoint) -> None:
     """Account for what was in flight when the last process died, and restore the latches [OP-006, CORE-172]."""
     interrupted: set[str] = set()
+    unstored: StoreFailed | None = None
     for intent in endpoint.store.open_intents:
         device = endpoint.devices.get(intent.device_id)
         if device is not None:
             interrupted.add(intent.device_id)
-        await endpoint.store.put(_interrupted(endpoint, intent, device)).wait()
+        try:
+            await endpoint.store.put(_interrupted(endpoint, intent, device)).wait()
+        except StoreFailed as error:
+            # The devices are brought to their safe state all the same.
+            unstored = error
     for device_id, device in endpoint.devices.items():
         record = endpoint.store.latched.get(device_id)
         if record is not None:
@@ -246,6 +255,10 @@ async def _recover(endpoint: Endpoint) -> None:
             host.doubt(
                 "a command was in flight when the endpoint died, and the safe state could not be confirmed"
             )
+    if unstored is not None:
+        raise StartError(
+            f"{endpoint.store.directory}: {unstored}: free or repair the disk, then start again", exit_code=1
+        )
     for device in endpoint.devices.values():
         reading = await device.host.read_within(device.host.all_resources(), STATE_READ_S)
         if reading is not None:

@@ -1,6 +1,7 @@
 """A command_id stands for one execution: replays, reuse, and what a restart leaves of it."""
 
 import json
+import os
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -336,7 +337,7 @@ def refused_start(directory: Path, *options: str) -> str:
         text=True,
         timeout=PATIENCE_S,
         check=False,
-        env={"PATH": "", "MHSD_RUNTIME_DIR": str(directory / "run-of-the-second")},
+        env={**os.environ, "MHSD_RUNTIME_DIR": str(directory / "run")},
         cwd=directory,
     )
     assert (ended.returncode, ended.stdout) == (1, "")

@@ -1,6 +1,12 @@
-"""Hypothesis profiles for all tests: bounded and repeatable, or long and random (HYPOTHESIS_PROFILE=soak)."""
+"""Hypothesis profiles for all tests: bounded and repeatable, or long and random (HYPOTHESIS_PROFILE=soak).
 
+And a directory for the local sockets of the daemons that tests start: the machine's own belong to its real ones.
+"""
+
+import atexit
 import os
+import shutil
+import tempfile
 
 from hypothesis import HealthCheck, settings
 
@@ -24,3 +30,7 @@ settings.register_profile(
     suppress_health_check=_SLOW_IS_FINE,
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+_RUNTIME_DIR = tempfile.mkdtemp(prefix="mhsd-tests-")
+os.environ["MHSD_RUNTIME_DIR"] = _RUNTIME_DIR
+atexit.register(shutil.rmtree, _RUNTIME_DIR, ignore_errors=True)

@@ -26,12 +26,16 @@ from mhsd.client.local import (
     SUFFIX,
     SYSTEM_DIRECTORY,
     directory_of_user,
+    nobody_listens,
     socket_name,
     temporary_directory,
 )
 
 MOST_CONNECTIONS = 32
 """Connections of one local socket, and as ever some more that are kept for a stop."""
+
+LOCK_SUFFIX = ".lock"
+"""The locks of the daemon's links stand beside its sockets."""
 
 _BACKLOG = 128
 _LONGEST_PATH_BYTES = 107
@@ -111,7 +115,7 @@ def _prepared(directory: Path, gid: int | None) -> Path:
     """The directory, made where it is missing, with nobody's sockets in it that nobody serves any more.
 
     It is for this user alone, or may be looked into by the group. One that others may look into and that holds
-    anything but sockets is somebody's for something else, and is refused instead of being closed to them.
+    anything but sockets and locks is somebody's for something else, and is refused instead of being closed to them.
     """
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -127,7 +131,7 @@ def _prepared(directory: Path, gid: int | None) -> Path:
         is_shared = gid is not None or any(_is_open_to_group(directory / name) for name in names)
         mode = 0o750 if is_shared else 0o700
         if stat.S_IMODE(status.st_mode) != mode:
-            if status.st_mode & 0o077 & ~mode and not all(_is_ours(name) for name in names):
+            if status.st_mode & 0o027 and not all(_is_ours(name) for name in names):
                 raise _unusable(directory, f"others can look into it; mend that with: chmod 700 {directory}")
             os.fchmod(fd, mode)
         if gid is not None and status.st_gid != gid:
@@ -158,7 +162,7 @@ def _no_member(directory: Path, error: PermissionError) -> StartError:
 
 
 def _is_ours(name: str) -> bool:
-    return name.endswith(SUFFIX) or name.startswith(_UNPUBLISHED)
+    return name.endswith((SUFFIX, LOCK_SUFFIX)) or name.startswith(_UNPUBLISHED)
 
 
 def _is_open_to_group(path: Path) -> bool:
@@ -177,20 +181,8 @@ def _sweep(directory: Path) -> None:
                 continue
             # What has just been made listens in a moment.
             is_new = path.name.startswith(_UNPUBLISHED) and time.time() - status.st_mtime < _LEFT_OVER_S
-            if not is_new and _is_refused(path):
+            if not is_new and nobody_listens(path):
                 path.unlink()
-
-
-def _is_refused(path: Path) -> bool:
-    """Whether nobody listens any more."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as probe:
-        try:
-            probe.connect(os.fspath(path))
-        except ConnectionRefusedError:
-            return True
-        except OSError:
-            return False
-    return False
 
 
 def _published(unpublished: Path, path: Path, gid: int | None) -> socket.socket:

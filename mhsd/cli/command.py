@@ -17,7 +17,7 @@ _OPTIONS: dict[str, tuple[Any, Any]] = {
             typer.Option(
                 "-e",
                 "--endpoint",
-                metavar="URL|stdio:CMD",
+                metavar="URL|unix:PATH|stdio:CMD",
                 help="the endpoint, else MHS_ENDPOINT, else http://127.0.0.1:7400",
             ),
         ],
@@ -39,8 +39,10 @@ _OPTIONS: dict[str, tuple[Any, Any]] = {
 
 
 def client_command(run: Callable[..., int]) -> Callable[..., int]:
-    """`run(link, …)` as a command with `-e`, `--token-file`, `--json` and `--timeout` (contract, Command
-    line). The other parameters of `run` are the command's own."""
+    """`run(link, …)` as a command with `-e`, `--token-file`, `--json` and `--timeout` [MHSD-8-04].
+
+    The other parameters of `run` are the command's own.
+    """
     signature = inspect.signature(run)
     own = [parameter for name, parameter in signature.parameters.items() if name != "link"]
     common = [

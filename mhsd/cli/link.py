@@ -26,9 +26,14 @@ class Link(NamedTuple):
     timeout_s: float = DEFAULT_TIMEOUT_S
 
     @property
+    def named(self) -> str | None:
+        """The endpoint that was named: by -e, else by MHS_ENDPOINT."""
+        return self.endpoint or os.environ.get("MHS_ENDPOINT") or None
+
+    @property
     def address(self) -> str:
-        """The endpoint: -e, else MHS_ENDPOINT, else port 7400 of this machine."""
-        return self.endpoint or os.environ.get("MHS_ENDPOINT") or DEFAULT_ENDPOINT
+        """The endpoint: the one that was named, else port 7400 of this machine."""
+        return self.named or DEFAULT_ENDPOINT
 
     def outlives_command(self) -> bool:
         """Whether the endpoint goes on running after this command: not when the command started it."""
@@ -40,10 +45,7 @@ class Link(NamedTuple):
 
         An endpoint that this command started and that ended badly is reported on stderr [TPT-008].
         """
-        if not 0 < self.timeout_s <= _LONGEST_TIMEOUT_S:
-            raise UsageProblem(f"--timeout is a number of seconds above 0, at most {_LONGEST_TIMEOUT_S}")
-        path = token_file or self.token_file
-        token = read_token(Path(path)) if path is not None else None
+        token = self.checked(token_file)
         try:
             client = connect(
                 self.address, token=token, tls=tls_files(), timeout_s=self.timeout_s, name="mhsctl"
@@ -57,6 +59,13 @@ class Link(NamedTuple):
                 client.close()
             except ChildFailed as failure:
                 note([plain(line) for line in str(failure).split("\n")])
+
+    def checked(self, token_file: str | None = None) -> str | None:
+        """The token, once the options are known to be sound."""
+        if not 0 < self.timeout_s <= _LONGEST_TIMEOUT_S:
+            raise UsageProblem(f"--timeout is a number of seconds above 0, at most {_LONGEST_TIMEOUT_S}")
+        path = token_file or self.token_file
+        return read_token(Path(path)) if path is not None else None
 
     def words(self) -> list[str]:
         """The options that reach the same endpoint again, for a command to be shown."""

@@ -46,20 +46,25 @@ def name_of(device: Device) -> str:
     return path_of(str(device["device_id"])).rsplit("/", 1)[-1]
 
 
-def named(devices: Sequence[Device], reference: str) -> Device:
-    """The one device that `reference` names; an error lists the devices there are."""
-    found = [device for device in devices if device["device_id"] == reference] or [
+def matching(devices: Sequence[Device], reference: str) -> list[Device]:
+    """The devices that `reference` names: the one of that id, else all of that path or name."""
+    return [device for device in devices if device["device_id"] == reference] or [
         device
         for device in devices
         if reference in (path_of(str(device["device_id"])), name_of(device), device.get("display_name"))
     ]
+
+
+def named(devices: Sequence[Device], reference: str) -> Device:
+    """The one device that `reference` names; an error lists the devices there are."""
+    found = matching(devices, reference)
     if len(found) == 1:
         return found[0]
     if found:
-        raise UsageProblem(f"--device {reference} names several devices: {_list(found)}")
+        raise UsageProblem(f"--device {reference} names several devices: {listed(found)}")
     raise error(
         "MHS.DEVICE.UNKNOWN",
-        f"the endpoint has no device {reference}; it has: {_list(devices)}",
+        f"the endpoint has no device {reference}; it has: {listed(devices)}",
         "Name one of the endpoint's devices with --device.",
     )
 
@@ -85,7 +90,7 @@ def chosen(
     if not devices:
         raise error("MHS.DEVICE.UNKNOWN", "the endpoint serves no device", "Start mhsd with a device.")
     several = f"several devices have {what}" if fitting and what else "the endpoint has several devices"
-    raise UsageProblem(f"{several}; name one with --device: {_list(fitting or devices)}")
+    raise UsageProblem(f"{several}; name one with --device: {listed(fitting or devices)}")
 
 
 def bindings_of(device: Device, capability_id: str) -> list[Mapping[str, Any]]:
@@ -102,5 +107,6 @@ def resource_of(device: Device, resource_id: str) -> Mapping[str, Any] | None:
     return next((entry for entry in entries if entry.get("resource_id") == resource_id), None)
 
 
-def _list(devices: Sequence[Device]) -> str:
+def listed(devices: Sequence[Device]) -> str:
+    """The paths of devices, for a message."""
     return ", ".join(path_of(str(device["device_id"])) for device in devices) or "none"

@@ -7,6 +7,7 @@ all of them, those of other users included as far as they may be read.
 import os
 import pwd
 import re
+import socket
 import stat
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -113,6 +114,19 @@ def _sockets(directory: Path, names: Iterable[str]) -> Iterable[LocalSocket]:
         if stat.S_ISSOCK(status.st_mode):
             port = re.match(r"http-([0-9]+)-", name)
             yield LocalSocket(directory / name, user_name(status.st_uid), int(port[1]) if port else None)
+
+
+def nobody_listens(path: Path) -> bool:
+    """Whether the process that made this socket has ended without removing it."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(os.fspath(path))
+        except (ConnectionRefusedError, FileNotFoundError):
+            return True
+        except OSError:
+            return False
+    return False
 
 
 def user_name(uid: int) -> str:

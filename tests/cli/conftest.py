@@ -22,7 +22,7 @@ PATIENCE_S = 60
 def environment(**more: str) -> dict[str, str]:
     """What a test's process inherits: nothing that would send it to another endpoint or colour it."""
     kept = {name: text for name, text in os.environ.items() if not name.startswith(("MHS_", "MHSD_"))}
-    return {**kept, "NO_COLOR": "1", **more}
+    return {**kept, "MHSD_RUNTIME_DIR": os.environ["MHSD_RUNTIME_DIR"], "NO_COLOR": "1", **more}
 
 
 @attrs.frozen

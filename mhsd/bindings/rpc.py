@@ -163,7 +163,7 @@ class Connection:
             ) from None
 
     async def _body(self, request: h11.Request, peer: Peer) -> bytes:
-        """The body; of one that is too long nothing is served but the stops in it [seed 001, 16.2]."""
+        """The body; of one that is too long nothing is served but the stops in it [MHS-002 section 16.2]."""
         limit = self._site.max_request_bytes if self._lane == "normal" else limits.STOP_BODY_BYTES
         declared = checks.declared_length(request.headers)
         asks_first = self._http.they_are_waiting_for_100_continue

@@ -1,7 +1,7 @@
 """One command from the shell: sent, watched, stopped by Ctrl-C, and its session closed or left open.
 
 Every command closes the session that it opened, except when its receipt is not final: closing would then
-cancel what still runs (contract, Remembering and closing).
+cancel what still runs [MHSD-9a-45].
 """
 
 import contextlib

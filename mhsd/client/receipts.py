@@ -11,7 +11,7 @@ def is_final(receipt: Mapping[str, Any]) -> bool:
     """Whether no later receipt can follow.
 
     `unknown` after a passed deadline is interim, because the command keeps running [PROTO-011]; as the
-    driver's or a restarted endpoint's word it is final (contract, Receipt ids).
+    driver's or a restarted endpoint's word it is final [MHSD-4-25].
     """
     status = receipt.get("status")
     if status != "unknown":

@@ -188,7 +188,7 @@ class Session:
 
     @contextlib.contextmanager
     def kept_alive(self, on_trouble: Callable[[MHSError], None] | None = None) -> Iterator[None]:
-        """Sends heartbeats from a thread of its own while the block runs (contract, Driven devices).
+        """Sends heartbeats from a thread of its own while the block runs [MHSD-4-29].
 
         A heartbeat that is refused ends them, since the session is then over; one that only got lost is
         followed by the next.

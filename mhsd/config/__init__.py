@@ -236,6 +236,8 @@ class Limits:
     max_subscriptions: int = _default("max_subscriptions")
     max_rate_per_s: int = _default("rate_per_s")
     rate_burst: int = _default("rate_burst")
+    max_status_rate_per_s: int = 20
+    """`mhs.safety.status` has a bucket of its own, so that looking never competes with doing."""
     session_max_ttl_s: int = _default("session_max_ttl_s")
     receipt_retention_days: int = _default("retention_days")
     max_receipt_retention_s: int = _default("retention_days") * 86400

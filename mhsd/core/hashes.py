@@ -1,4 +1,4 @@
-"""State hashes: what counts as a device's state and how it is hashed [PROTO-023, contract: state hashes].
+"""State hashes: what counts as a device's state and how it is hashed [PROTO-023, MHSD-9a-24].
 
 `hash_exclusions` are JSON pointers into one resource's state. A field that moves without a command (a measured
 value, a duty cycle) stands there, so it never moves the device's revision.

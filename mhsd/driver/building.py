@@ -36,6 +36,9 @@ from mhsd.wire.schema import compile_schema
 STOP = "driver.stop"
 """The one action that `safe_state.achieved_by` may name: the driver's `halt`."""
 
+WEAK_STOPS = ("shared_link", "process_kill", "none")
+"""The kinds of e-stop that may not reach the device; what that means is told in `safety.notes` [TPT-009]."""
+
 SERVED_ONLY = ("device_id", "instance_id", "mode", "digest")
 _WATCH_HZ = 10
 _MAX_AGE_MS = 1000
@@ -145,6 +148,8 @@ def _safety(entry: Mapping[str, Any], mode: Mode) -> Safety:
     if achieved_by != [STOP]:
         raise Invalid("safety.safe_state.achieved_by", f'must be ["{STOP}"], the driver\'s own stop')
     estop = entry["estop"]
+    if estop["kind"] in WEAK_STOPS and not entry.get("notes"):
+        raise Invalid("safety.notes", f"must say what an e-stop of the kind {estop['kind']} cannot do")
     return Safety(
         estop_kind=estop["kind"],
         latching=estop["latching"],

@@ -32,9 +32,6 @@ from mhsd.wire.params import structure
 
 log = logging.getLogger("mhsd.dispatch")
 
-STATUS_RATE_PER_S = 20
-"""`mhs.safety.status` has a bucket of its own, so that looking never competes with doing."""
-
 ROLES = ("reader", "client", "operator")
 
 
@@ -73,7 +70,7 @@ class Dispatch:
             "max_items": limits.max_json_items,
         }
         self._rate = RateLimiter(limits.max_rate_per_s, limits.rate_burst)
-        self._status_rate = RateLimiter(STATUS_RATE_PER_S, STATUS_RATE_PER_S)
+        self._status_rate = RateLimiter(limits.max_status_rate_per_s, limits.max_status_rate_per_s)
 
     @staticmethod
     def mentions_stop(body: bytes) -> bool:
@@ -262,7 +259,7 @@ class Dispatch:
         now_mono_s = trio.current_time()
         for limiter, name, served in (
             (self._rate, "normal", f"{self.endpoint.limits.max_rate_per_s} requests"),
-            (self._status_rate, "status", f"{STATUS_RATE_PER_S} mhs.safety.status"),
+            (self._status_rate, "status", f"{self.endpoint.limits.max_status_rate_per_s} mhs.safety.status"),
         ):
             count = rates.count(name)
             wait_s = limiter.take(peer.principal.id, count, now_mono_s) if count else None

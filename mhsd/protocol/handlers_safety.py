@@ -109,6 +109,13 @@ def _operator_refusal(context: Context, device: ServedDevice) -> Fault | None:
 
 def safety_permit(context: Context, params: SafetyPermitParams) -> dict[str, Any]:
     """Approve one exact input for one session [SAFE-004]. The caller is recorded as approver."""
+    longest_s = context.endpoint.limits.session_max_ttl_s
+    if params.ttl_s > longest_s:
+        raise Fault(
+            "MHS.PROTOCOL.INVALID_PARAMS",
+            f"ttl_s is {params.ttl_s} s; a permit ends with its session, so at most {longest_s} s are allowed",
+            details={"field": "ttl_s", "limit": longest_s},
+        )
     session = context.endpoint.sessions.any_live(params.session_id)
     if session is None or (
         session.principal_id != context.peer.principal.id and context.peer.role != "operator"

@@ -42,9 +42,17 @@ async def _grant(context: Context, session: Session) -> dict[str, Any]:
 
 def session_heartbeat(context: Context, params: SessionHeartbeatParams) -> Awaitable[dict[str, Any]]:
     """Extend the lease to now + ttl_s [SESS-005]."""
-    session = context.session(params.session_id)
+    session = _named(context, params)
     context.endpoint.sessions.heartbeat(session)
     return _extension(context, session)
+
+
+def _named(context: Context, params: SessionHeartbeatParams | SessionCloseParams) -> Session:
+    """The caller's session; a device that is named beside it must be one of its own."""
+    session = context.session(params.session_id)
+    if params.device_id is not None:
+        context.device_in(session, params.device_id)
+    return session
 
 
 async def _extension(context: Context, session: Session) -> dict[str, Any]:
@@ -69,7 +77,7 @@ async def _device_context(context: Context, device: ServedDevice) -> dict[str, A
 
 async def session_close(context: Context, params: SessionCloseParams) -> dict[str, Any]:
     """End the session; its operations go to the safe state first, or are reported as pending [SESS-006]."""
-    session = context.session(params.session_id)
+    session = _named(context, params)
     pending = await context.endpoint.sessions.close(session)
     _, head = context.endpoint.store.head()
     summary = session.summary(head)

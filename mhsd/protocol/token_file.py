@@ -1,4 +1,4 @@
-"""The form of a token file: who may act, by which secret or certificate [TPT-059, contract 6].
+"""The form of a token file: who may act, by which secret or certificate [TPT-059, MHSD-6-01].
 
 A file is TOML with `[[token]]` and `[[client_cert]]` entries, or one bare line that is a secret itself. The
 bare line apart, it holds no more of a secret than its SHA-256. Reading it again when it changes is `auth`'s

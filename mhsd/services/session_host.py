@@ -58,11 +58,13 @@ class SessionHost:
     def find(self, session_id: str, principal_id: str) -> Session:
         """The live session of this principal; SESSION.UNKNOWN, EXPIRED or CLOSED otherwise [SESS-004].
 
-        Another principal's session is unknown to the caller.
+        Another principal's session is unknown to the caller, and so is one that ended too long ago.
         """
         session = self._live.get(session_id)
         if session is None:
-            _, session = self._ended.get(principal_id, OrderedDict()).get(session_id, (0.0, None))
+            ended_mono_s, session = self._ended.get(principal_id, OrderedDict()).get(session_id, (0.0, None))
+            if trio.current_time() - ended_mono_s > REMEMBER_S:
+                session = None
         if session is None or session.principal_id != principal_id:
             raise Fault("MHS.SESSION.UNKNOWN", f"this endpoint has no session {session_id} of yours")
         refusal = session.refusal(trio.current_time())

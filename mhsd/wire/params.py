@@ -1,6 +1,6 @@
 """The parameters of every method, as they stand on the wire, and how they are read.
 
-The lists are those of seed 001 sections 4 to 14; names are the wire's and carry its units. Decides only
+The lists are those of MHS-002 sections 4 to 14; names are the wire's and carry its units. Decides only
 shape: whether a session lives, an id is a ULID or a device exists is for admission and the handlers.
 """
 

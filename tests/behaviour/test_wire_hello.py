@@ -14,6 +14,7 @@ DEFAULTS = {
     "max_batch": 64,
     "max_rate_per_s": 50,
     "rate_burst": 100,
+    "max_status_rate_per_s": 20,
     "max_connections": 256,
     "max_sessions": 256,
     "max_subscriptions": 64,

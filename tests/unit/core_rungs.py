@@ -1,4 +1,4 @@
-"""What breaks each rung of the envelope, and what it then answers: the contract's order, written down once more."""
+"""What breaks each rung of the envelope, and what it then answers: the order of MHSD-4, written down once more."""
 
 from collections.abc import Callable
 from typing import Any
@@ -92,7 +92,7 @@ RUNGS: tuple[tuple[str, Break], ...] = (
     ("MHS.LIMIT.RATE_EXCEEDED", rate),
     ("MHS.DEVICE.BUSY", slot),
 )
-"""The contract's order, written down once more: what breaks each rung, and what it then answers."""
+"""The order of MHSD-4, written down once more: what breaks each rung, and what it then answers."""
 
 CODES = [code for code, _ in RUNGS]
 

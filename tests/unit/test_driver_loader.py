@@ -50,6 +50,7 @@ MANIFEST: dict[str, Any] = {
         "estop": {"kind": "none", "latching": True, "latency_ms": 100},
         "interlocks": [],
         "safe_state": {"description": "Off.", "achieved_by": ["driver.stop"]},
+        "notes": "There is nothing to stop.",
     },
 }
 

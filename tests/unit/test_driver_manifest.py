@@ -181,6 +181,7 @@ STEP = "cap.world.step.v1"
 NARROW = {"type": "object", "additionalProperties": False, "required": ["distance_mm", "speed_mm_s"]}
 DISTANCE = {"type": "number", "minimum": 1, "x-mhs-unit": "mm"}
 SPEED = {"type": "number", "minimum": 1, "x-mhs-unit": "mm/s"}
+STOP = {"latching": True, "latency_ms": 100}
 
 REFUSED: dict[str, tuple[Callable[[Document], None], str]] = {
     "a member that is not known": (_set("colour", value="red"), "must not have the member 'colour'"),
@@ -381,6 +382,10 @@ REFUSED: dict[str, tuple[Callable[[Document], None], str]] = {
     "a safe state that no stop achieves": (
         _set("safety", "safe_state", "achieved_by", value=["hope"]),
         r'safety.safe_state.achieved_by: must be \["driver.stop"\]',
+    ),
+    "a stop that may not reach the device, without a word about it": (
+        lambda document: document["safety"].update(estop={**STOP, "kind": "shared_link"}, notes=""),
+        "safety.notes: must say what an e-stop of the kind shared_link cannot do",
     ),
     "an interlock twice": (
         lambda document: document["safety"]["interlocks"].append(document["safety"]["interlocks"][0]),

@@ -1,0 +1,255 @@
+"""What only shows inside the endpoint: its own failures, slow disks, crashed drivers, and the passing of hours.
+
+The whole endpoint serves the conveyor here, on Trio's test clock and with a store that needs no thread.
+"""
+
+import json
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import trio
+
+from mhsd.config import Limits
+from mhsd.driver import Reading
+from mhsd.driver.loader import LoadedDevice, load_target
+from mhsd.protocol.dispatch import Dispatch, Exchange
+from mhsd.protocol.peer import Peer, Principal
+from mhsd.services import carriage
+from mhsd.services.device_host import DeviceHost
+from mhsd.services.endpoint import Endpoint, open_endpoint
+from mhsd.services.session_host import REMEMBER_S
+from mhsd.store import Receipt, open_store
+from mhsd.store.writer import Ticket
+from tests.documents import check_error, check_result
+
+ENDPOINT = "mhs://localhost:7400"
+CONVEYOR = f"{ENDPOINT}/lab/conveyor-workcell"
+STEP = {"capability_id": "cap.world.step.v1", "input": {"ticks": 1}}
+WAIT = {"deadline_ms": 30_000}
+
+
+class Bench:
+    """The endpoint as a client of one principal sees it, and what is behind it."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint
+        self._door = Dispatch(endpoint)
+        self._peer = Peer(Principal("human:ann", "human"), "operator", "http", rate_exempt=True)
+        self._number = 0
+
+    @property
+    def host(self) -> DeviceHost:
+        return self.endpoint.devices[CONVEYOR].host
+
+    async def ask(self, method: str, **params: Any) -> Any:
+        """The result of a call, or its error object, each checked against its schema."""
+        message = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+        entered = self._door.begin(json.dumps(message).encode(), self._peer)
+        exchange: Exchange = await entered if isinstance(entered, Awaitable) else entered
+        assert exchange.body is not None
+        answer = json.loads(exchange.body)
+        if "error" in answer:
+            check_error(answer["error"])
+            return answer["error"]
+        check_result(method, answer["result"])
+        return answer["result"]
+
+    async def open(self, ttl_s: int = 86_400) -> str:
+        asked = {"device_ids": [CONVEYOR], "capabilities": ["*"], "mode": "simulated", "ttl_s": ttl_s}
+        session_id: str = (await self.ask("mhs.session.open", **asked))["session_id"]
+        return session_id
+
+    async def step(self, session_id: str, **more: Any) -> Any:
+        self._number += 1
+        command_id = f"01J8ZQ3V6Y7M2N4P6R8S0T{self._number:04}"
+        params = {"session_id": session_id, "command_id": command_id, **STEP, **WAIT, **more}
+        return await self.ask("mhs.command", **params)
+
+    async def code_of(self, method: str, **params: Any) -> str:
+        """The MHS code of the error that the call must end in."""
+        code: str = (await self.ask(method, **params))["data"]["mhs_code"]
+        return code
+
+
+@asynccontextmanager
+async def served(device: LoadedDevice | None = None) -> AsyncIterator[Bench]:
+    device = device or load_target("conveyor-workcell", backend="fake", options={})
+    at = "2026-10-20T07:45:00.000Z"
+    async with (
+        open_store(None, endpoint_id=ENDPOINT, mhs_version="1.0", created_at=at, inline=True) as store,
+        open_endpoint(endpoint_id=ENDPOINT, devices=[device], store=store, limits=Limits()) as endpoint,
+    ):
+        yield Bench(endpoint)
+
+
+# The outcome of a call, where the endpoint itself fails.
+
+
+async def test_a_failure_of_the_endpoint_after_the_call_is_a_failed_receipt_that_tells_its_type(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """[CORE-071, PROTO-042]"""
+    make, failures = carriage.final_entry, [ArithmeticError("a secret of the machine")]
+
+    def final_entry(*given: Any) -> Receipt:
+        if failures:
+            raise failures.pop()
+        return make(*given)
+
+    monkeypatch.setattr("mhsd.services.executions.final_entry", final_entry)
+    async with served() as bench:
+        session_id = await bench.open()
+        receipt = await bench.step(session_id)
+        assert (receipt["status"], receipt["error"]["mhs_code"]) == ("failed", "MHS.INTERNAL.ERROR")
+        assert receipt["error"]["details"] == {"exception_type": "ArithmeticError"}
+        assert receipt["error"]["retryable"] is False
+        assert "secret" not in json.dumps(receipt)
+        assert (await bench.step(session_id))["status"] == "completed", "and nothing else is held up"
+
+
+async def test_a_state_that_cannot_be_read_afterwards_counts_as_changed_and_is_never_completed(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """[OP-009, OP-014]"""
+    async with served() as bench:
+        session_id = await bench.open()
+        driver, reads = bench.host.driver, 0
+        read = driver.read
+
+        async def read_once(resource_ids: Sequence[str]) -> Reading:
+            nonlocal reads
+            reads += 1
+            if reads > 1:
+                await trio.sleep_forever()
+            return await read(resource_ids)
+
+        driver.read = read_once  # type: ignore[method-assign]
+        before = bench.host.revision
+        receipt = await bench.step(session_id)
+        assert (receipt["status"], receipt["error"]["mhs_code"]) == ("unknown", "MHS.OUTCOME.UNKNOWN")
+        assert receipt["error"]["details"]["reason"] == "state_unreadable"
+        assert (receipt["state_revision_before"], receipt["state_revision_after"]) == (before, before + 1)
+        assert "state_hash_after" not in receipt
+        assert "output" not in receipt
+
+
+# Slow disks.
+
+
+async def test_a_stop_answers_after_two_seconds_although_the_disk_does_not(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """[MHSD-5-08, SAFE-002]"""
+    async with served() as bench:
+        put = bench.endpoint.store.put
+
+        def hangs(*entries: Any) -> Ticket:
+            return Ticket(put(*entries).receipts)
+
+        bench.endpoint.store.put = hangs  # type: ignore[method-assign]
+        began_mono_s = trio.current_time()
+        receipt = await bench.ask("mhs.safety.estop", reason="smoke")
+        assert trio.current_time() - began_mono_s == pytest.approx(2, abs=0.01)
+        assert receipt["status"] == "completed"
+        assert receipt["evidence"] == {"pending": True}
+        assert receipt["output"]["latched"] is True
+        assert receipt["output"]["latch_durable"] is False
+        recorded = (await bench.ask("mhs.evidence.export"))["receipts"]
+        assert [each["receipt_id"] for each in recorded] == [receipt["receipt_id"]], (
+            "it is recorded all the same"
+        )
+
+
+# Crashed drivers.
+
+
+async def test_a_device_whose_driver_crashed_is_never_shown_as_it_was() -> None:
+    """[PROTO-024, MHSD-9a-47]"""
+    device = load_target("conveyor-workcell", backend="fake", options={})
+    crash = trio.Event()
+
+    async def link() -> None:
+        await crash.wait()
+        raise OSError("the link to /dev/ttyUSB0 broke")
+
+    async def open_with_link(nursery: trio.Nursery) -> None:
+        nursery.start_soon(link)
+
+    device.driver.open = open_with_link  # type: ignore[method-assign]
+    async with served(device) as bench:
+        session_id = await bench.open()
+        read = {"session_id": session_id, "resource_id": "world", **WAIT}
+        assert (await bench.ask("mhs.resource.read", **read))["state"]["tick"] == 0
+        crash.set()
+        await trio.testing.wait_all_tasks_blocked()
+        assert await bench.code_of("mhs.resource.read", **read) == "MHS.ADAPTER.CRASHED"
+        refused = await bench.step(session_id)
+        assert (refused["status"], refused["error"]["mhs_code"]) == ("rejected", "MHS.ADAPTER.CRASHED")
+        assert "ttyUSB0" not in json.dumps(refused)
+        status = await bench.ask("mhs.safety.status", **WAIT)
+        assert [each["state"] for each in status["interlocks"]] == ["open"], "what is not read is not closed"
+
+
+# The passing of time.
+
+
+@pytest.mark.parametrize(
+    ("ends", "code"), [("close", "MHS.SESSION.CLOSED"), ("expiry", "MHS.SESSION.EXPIRED")]
+)
+async def test_an_ended_session_is_remembered_for_an_hour(
+    autojump_clock: trio.testing.MockClock, ends: str, code: str
+) -> None:
+    """[SESS-004, MHSD-9a-44]"""
+    async with served() as bench:
+        session_id = await bench.open(ttl_s=60)
+        if ends == "close":
+            await bench.ask("mhs.session.close", session_id=session_id)
+        else:
+            await trio.sleep(61)
+        assert await bench.code_of("mhs.session.heartbeat", session_id=session_id) == code
+        await trio.sleep(REMEMBER_S - 10)
+        assert await bench.code_of("mhs.session.heartbeat", session_id=session_id) == code
+        await trio.sleep(20)
+        assert await bench.code_of("mhs.session.heartbeat", session_id=session_id) == "MHS.SESSION.UNKNOWN"
+
+
+async def test_permits_end_when_their_session_expires(autojump_clock: trio.testing.MockClock) -> None:
+    """[SESS-004, SAFE-004]"""
+    async with served() as bench:
+        session_id = await bench.open(ttl_s=60)
+        wanted = {"capability_id": "cap.actuation.purge.v1", "input_digest": "sha256:" + "0" * 64}
+        permit = await bench.ask(
+            "mhs.safety.permit", session_id=session_id, ttl_s=3600, approvals=[], **wanted
+        )
+        listed = (await bench.ask("mhs.safety.status", **WAIT))["permits"]
+        assert [each["permit_id"] for each in listed] == [permit["permit_id"]]
+        await trio.sleep(61)
+        assert (await bench.ask("mhs.safety.status", **WAIT))["permits"] == []
+
+
+@pytest.mark.parametrize("ttl_s", [86_401, 10**13])
+async def test_a_permit_cannot_be_asked_for_longer_than_a_session_lives(ttl_s: int) -> None:
+    """[SAFE-004, PROTO-028]"""
+    async with served() as bench:
+        refused = await bench.ask(
+            "mhs.safety.permit",
+            session_id=await bench.open(),
+            capability_id="cap.actuation.purge.v1",
+            input_digest="sha256:" + "0" * 64,
+            ttl_s=ttl_s,
+            approvals=[],
+        )
+        assert refused["data"]["mhs_code"] == "MHS.PROTOCOL.INVALID_PARAMS"
+        assert refused["data"]["details"] == {"field": "ttl_s", "limit": 86_400}
+
+
+@pytest.mark.parametrize("method", ["mhs.session.heartbeat", "mhs.session.close"])
+async def test_a_device_that_is_named_beside_a_session_must_be_one_of_it(method: str) -> None:
+    """[MHSD-9a-02]"""
+    async with served() as bench:
+        session_id = await bench.open()
+        other = f"{ENDPOINT}/lab/other"
+        assert await bench.code_of(method, session_id=session_id, device_id=other) == "MHS.DEVICE.UNKNOWN"
+        assert "data" not in await bench.ask(method, session_id=session_id, device_id=CONVEYOR)

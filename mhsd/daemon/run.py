@@ -20,6 +20,7 @@ from mhsd.base.clock import rfc3339
 from mhsd.bindings.pipes import Pipes
 from mhsd.config import Config, Limits
 from mhsd.daemon.devices import armed_paths, load_devices
+from mhsd.daemon.locks import held_links
 from mhsd.daemon.ready import announce
 from mhsd.daemon.signals import LastResort, StopRequest
 from mhsd.daemon.systemd import Notifier
@@ -86,7 +87,11 @@ class _Daemon:
             with self._stop.starting:
                 addresses, listeners = await self._listen()
                 with self._open_socket(listeners) as local:
-                    async with self._open_store() as store, self._open_endpoint(store) as endpoint:
+                    async with (
+                        held_links(self._devices, local.path.parent),
+                        self._open_store() as store,
+                        self._open_endpoint(store) as endpoint,
+                    ):
                         await self._serve(endpoint, addresses, listeners, local)
                         self._last_resort.start()
                 log.info("stopped")

@@ -368,7 +368,11 @@ class Executions:
     ) -> tuple[bool, Reading | None]:
         """Bring the device to its safe state where the execution was ended early, and read its state."""
         if isinstance(native, Interrupted) and operation.ending is None:
-            self.end(operation, "cancel", "endpoint:driver")
+            # A driver that is stopped ends whatever it does, what the latch lets through as well.
+            if self.host.latched:
+                self.end(operation, "estop", "endpoint:estop")
+            else:
+                self.end(operation, "cancel", "endpoint:driver")
         while True:
             ending = operation.ending
             safe = await self._safe_state(operation, native)

@@ -58,6 +58,7 @@ class ErrorQueuePsu(BaseDevice):
         self.log.append(line)
         if line == "SIM:HOLD":
             self.released.clear()
+            self.waiting.clear()
         elif line == "SIM:RELEASE":
             self.released.set()
         elif line in ("OUTP ON", "OUTP OFF"):

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.behaviour.conftest import UNHURRIED, Start
+from tests.behaviour.conftest import BENCH, UNHURRIED, Start
 from tests.behaviour.safety import CONVEY, FAR
 from tests.lab import CONVEYOR, HttpWire, Lab, RpcError, request, running, ulid
 
@@ -66,6 +66,56 @@ def test_on_stdio_the_local_principal_has_no_rate(binding: str, tmp_path: Path) 
     with running(binding, tmp_path, "--rate-per-s", "1", "--rate-burst", "1") as lab:
         for _ in range(50):
             lab.call("mhs.devices.list")
+
+
+# The order in which a command is refused.
+
+
+def test_the_first_error_of_the_order_answers(pair: Lab) -> None:
+    """[MHSD-4-02, CORE-060]"""
+    session = pair.open(device_id=BENCH)
+    spent = session.completed("x-cap.test.identify.v1", {})["command_id"]
+    defects: list[tuple[dict[str, Any], tuple[str, str | None]]] = [
+        ({"expected_revision": "x"}, ("MHS.PROTOCOL.INVALID_PARAMS", "expected_revision")),
+        ({"session_id": "mhs_s_x"}, ("MHS.SESSION.UNKNOWN", None)),
+        ({"device_id": f"{BENCH}x"}, ("MHS.DEVICE.UNKNOWN", None)),
+        ({"command_id": "no-ulid"}, ("MHS.PROTOCOL.INVALID_PARAMS", "command_id")),
+        ({"capability_id": "cap.electrical.output.v1"}, ("MHS.PROTOCOL.INVALID_PARAMS", "resource")),
+        ({"input": {"enabled": 2**60}}, ("MHS.CAPABILITY.INPUT_INVALID", None)),
+    ]
+    sound = {
+        "session_id": session.id,
+        "capability_id": "x-cap.nobody.knows.v1",
+        "input": {},
+        "command_id": spent,
+        "deadline_ms": 30_000,
+    }
+    for first, (_, expected) in enumerate(defects):
+        params = dict(sound)
+        # What stands before it is sound, and everything behind it is not.
+        for changes, _ in reversed(defects[first:]):
+            params |= changes
+        refused = pair.refused("mhs.command", **params)
+        assert (refused.code, refused.details.get("field")) == expected
+    # Behind the errors the command_id stands before the class, which nobody knows.
+    reused = pair.call("mhs.command", **sound)
+    assert (reused["status"], reused["error"]["mhs_code"]) == ("rejected", "MHS.CONFLICT.COMMAND_ID_REUSE")
+    session.close()
+
+
+# Who drives.
+
+
+def test_the_end_of_a_session_leaves_the_operation_of_another_alone(lab: Lab) -> None:
+    """[MHSD-4-28, MHSD-9a-39] Although it was the last one to act on the device."""
+    moving, meddling = lab.open(), lab.open()
+    pending, running_ = moving.started(CONVEY, FAR)
+    meddling.completed("x-cap.sim.door.v1", {"closed": True})
+    meddling.close()
+    assert moving.get(running_["operation_id"])["status"] == "running"
+    assert moving.read("belt")["state"]["running"] is True
+    moving.close()
+    assert pending.result()["status"] == "cancelled"
 
 
 # Names.

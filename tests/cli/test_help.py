@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -66,3 +67,12 @@ def test_the_guide_has_the_exit_codes_of_the_table() -> None:
 def test_completion_knows_the_commands() -> None:
     done = ctl(_MHSCTL_COMPLETE="complete_bash", COMP_WORDS="mhsctl de", COMP_CWORD="1")
     assert done.out.split() == ["devices", "describe"]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_is_installed_for_the_shell_of_the_person(tmp_path: Path, shell: str) -> None:
+    """[MHSD-8-06]"""
+    done = ctl("--install-completion", shell, HOME=str(tmp_path))
+    assert done.code == 0
+    installed = [path for path in tmp_path.rglob("*") if path.is_file() and "mhsctl" in path.read_text()]
+    assert installed, done.out + done.err

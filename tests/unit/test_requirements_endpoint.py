@@ -6,15 +6,18 @@ The whole endpoint serves the conveyor here, on Trio's test clock and with a sto
 import json
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
 
+from mhsd.base.resources import METHODS
 from mhsd.config import Limits
 from mhsd.driver import Reading
 from mhsd.driver.loader import LoadedDevice, load_target
 from mhsd.protocol.dispatch import Dispatch, Exchange
+from mhsd.protocol.methods import HANDLERS
 from mhsd.protocol.peer import Peer, Principal
 from mhsd.services import carriage
 from mhsd.services.device_host import DeviceHost
@@ -74,14 +77,21 @@ class Bench:
 
 
 @asynccontextmanager
-async def served(device: LoadedDevice | None = None) -> AsyncIterator[Bench]:
+async def served(
+    device: LoadedDevice | None = None, *, state_dir: Path | None = None
+) -> AsyncIterator[Bench]:
     device = device or load_target("conveyor-workcell", backend="fake", options={})
     at = "2026-10-20T07:45:00.000Z"
     async with (
-        open_store(None, endpoint_id=ENDPOINT, mhs_version="1.0", created_at=at, inline=True) as store,
+        open_store(state_dir, endpoint_id=ENDPOINT, mhs_version="1.0", created_at=at, inline=True) as store,
         open_endpoint(endpoint_id=ENDPOINT, devices=[device], store=store, limits=Limits()) as endpoint,
     ):
         yield Bench(endpoint)
+
+
+def test_every_served_method_has_a_handler_and_no_other_has() -> None:
+    """[MHSD-2-05]"""
+    assert set(HANDLERS) == {name for name, row in METHODS.items() if row.served}
 
 
 # The outcome of a call, where the endpoint itself fails.
@@ -160,6 +170,78 @@ async def test_a_stop_answers_after_two_seconds_although_the_disk_does_not(
         assert [each["receipt_id"] for each in recorded] == [receipt["receipt_id"]], (
             "it is recorded all the same"
         )
+
+
+async def test_the_next_command_runs_while_the_receipt_of_the_last_one_is_written() -> None:
+    """[MHSD-4-19] The reply waits for the disk, the device does not."""
+    async with served() as bench:
+        session_id = await bench.open()
+        put, slow = bench.endpoint.store.put, trio.Event()
+        released: list[Ticket] = []
+
+        def finals_wait(*entries: Any) -> Ticket:
+            ticket = put(*entries)
+            if not isinstance(entries[-1], Receipt) or slow.is_set():
+                return ticket
+            released.append(Ticket(ticket.receipts))
+            return released[-1]
+
+        bench.endpoint.store.put = finals_wait  # type: ignore[method-assign]
+        receipts: list[Any] = []
+
+        async def step() -> None:
+            receipts.append(await bench.step(session_id))
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(2):
+                nursery.start_soon(step)
+            with trio.fail_after(10):
+                while len(released) < 2:
+                    await trio.lowlevel.checkpoint()
+            assert receipts == [], "no reply comes before its receipt is durable"
+            assert bench.host.slot.free
+            for ticket in released:
+                ticket.succeed()
+        assert sorted(receipt["output"]["tick"] for receipt in receipts) == [1, 2]
+
+
+# Restarts.
+
+
+@pytest.mark.parametrize("confirmed", [True, False])
+async def test_a_device_with_a_command_in_flight_is_made_safe_before_it_is_served_again(
+    tmp_path: Path, confirmed: bool
+) -> None:
+    """[MHSD-4-33, CORE-172]"""
+    async with served(state_dir=tmp_path) as bench:
+        session_id = await bench.open()
+        fault = {"capability_id": "x-cap.sim.fault.v1", "input": {"kind": "hang", "times": 1}}
+        await bench.step(session_id, **fault)
+        in_flight = await bench.step(session_id, deadline_ms=50)
+        assert in_flight["status"] == "unknown"
+    device = load_target("conveyor-workcell", backend="fake", options={})
+    halts: list[str] = []
+
+    async def halt(reason: str) -> bool:
+        halts.append(reason)
+        return confirmed
+
+    device.driver.halt = halt  # type: ignore[method-assign]
+    async with served(device, state_dir=tmp_path) as bench:
+        assert len(halts) == 1, "before anybody can ask"
+        session_id = await bench.open()
+        interrupted = await bench.ask(
+            "mhs.operations.get", session_id=session_id, command_id=in_flight["command_id"], **WAIT
+        )
+        assert interrupted["error"]["details"]["reason"] == "endpoint_restarted"
+        receipt = await bench.step(session_id, command_id="01J8ZQ3V6Y7M2N4P6R8S0T9999")
+        if confirmed:
+            assert receipt["status"] == "completed"
+        else:
+            assert receipt["error"]["mhs_code"] == "MHS.DEVICE.UNCONFIRMED"
+            looking: dict[str, Any] = {"capability_id": "cap.device.describe.v1", "input": {}}
+            looking["command_id"] = "01J8ZQ3V6Y7M2N4P6R8S0T9998"
+            assert (await bench.step(session_id, **looking))["status"] == "completed", "looking works"
 
 
 # Crashed drivers.

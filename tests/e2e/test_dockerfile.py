@@ -76,7 +76,7 @@ def test_it_runs_as_a_numbered_user_who_owns_the_state_volume() -> None:
     (volume,) = stage["VOLUME"]
     (created,) = stage["RUN"]
     assert f"--uid {user}" in created
-    assert re.search(rf"install -d -m 0700 -o mhsd -g mhsd {volume}(\s|$)", created)
+    assert re.search(rf"install -d -m 0700 -o mhsd -g mhsd {volume}\s", created)
     assert environment()["MHSD_STATE_DIR"] == volume
 
 
@@ -88,22 +88,13 @@ def test_it_starts_without_arguments_and_stops_on_sigterm() -> None:
     assert stage["EXPOSE"] == [str(Config().port)]
 
 
-@pytest.mark.parametrize(
-    ("variables", "words"),
-    [({}, ["status", "--json"]), ({"MHS_TOKEN_FILE": "/a b"}, ["status", "--json", "--token-file", "/a b"])],
-)
-def test_health_is_what_the_programs_own_status_says(
-    tmp_path: Path, variables: dict[str, str], words: list[str]
-) -> None:
+def test_health_is_what_the_programs_own_status_says() -> None:
+    """Without -e it asks the local sockets, so that it works whatever tokens and certificates are mounted."""
     (health,) = final_stage()["HEALTHCHECK"]
     assert re.search(r"--timeout=\d+s", health)
-    recorder = tmp_path / "mhsctl"
-    recorder.write_text('#!/bin/sh\nfor word in "$@"; do echo "$word"; done\nexit 3\n')
-    recorder.chmod(0o755)
-    command = json.loads(health[health.index(" CMD ") + 5 :])
-    done = subprocess.run(command, env={"PATH": str(tmp_path)} | variables, capture_output=True, text=True)
-    assert done.stdout.splitlines() == words
-    assert done.returncode == 3, "the check's exit code is that of the program"
+    assert json.loads(health[health.index(" CMD ") + 5 :]) == ["mhsctl", "status", "--json"]
+    (created,) = final_stage()["RUN"]
+    assert re.search(r"install -d -m 0700 -o mhsd -g mhsd .*/run/mhsd(\s|$)", created)
 
 
 def test_every_mhsd_variable_is_an_option() -> None:

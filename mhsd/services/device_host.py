@@ -248,6 +248,8 @@ class DeviceHost:
             log.warning("state of %s is not usable: %s", self.device_id, fault.message)
             reading = None
         if reading is None:
+            # What this revision looks like was not seen: whatever is read next may be another state.
+            self._known.clear()
             self.revision += 1
             return Change(before, self.revision, None)
         own = {name: hashes[name] for name in compared}

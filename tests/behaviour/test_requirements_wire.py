@@ -11,7 +11,7 @@ import pytest
 
 from tests.behaviour.conftest import BENCH, UNHURRIED, Start
 from tests.behaviour.safety import CONVEY, FAR
-from tests.lab import CONVEYOR, HttpWire, Lab, RpcError, request, running, ulid
+from tests.lab import CONVEYOR, HttpWire, Lab, RpcError, request, running, stop, ulid
 
 FIXTURES = {
     "conveyor-workcell": ("/lab/conveyor-workcell", "simulated", "R1"),
@@ -163,6 +163,17 @@ def test_the_conveyor_declares_its_streams(lab: Lab) -> None:
     assert streams["telemetry", "belt"]["native_rate_hz"] == 50
     schemas = {each["resource_id"]: each["state_schema"] for each in manifest["resources"]}
     assert streams["state", "belt"]["schema"] == schemas["belt"]
+
+
+@pytest.mark.parametrize("left", [True, False])
+def test_what_a_stop_of_the_daemon_leaves_on_is_in_the_log(binding: str, tmp_path: Path, left: bool) -> None:
+    """[MHSD-9a-62] The conveyor is left as it is, the supply is switched off."""
+    target = "conveyor-workcell" if left else "scpi-psu"
+    with running(binding, tmp_path, targets=(target,)) as lab:
+        manifest = lab.call("mhs.devices.list", detail="full")["devices"][0]
+        assert manifest["safety"]["on_shutdown"] == ("leave" if left else "safe_state")
+        assert stop(lab.process) == 0
+        assert (f"{manifest['device_id']} was left as it is" in lab.stderr()) is left
 
 
 # Bindings.

@@ -10,7 +10,7 @@ RUNGS = st.lists(st.sampled_from(list(Step)), unique=True)
 
 
 @given(RUNGS)
-def test_of_any_failures_the_first_in_the_contracts_order_answers(rungs: list[Step]) -> None:
+def test_of_any_failures_the_first_in_the_order_answers(rungs: list[Step]) -> None:
     assert answer(*broken(*rungs)) == (CODES[min(rungs)] if rungs else None)
 
 

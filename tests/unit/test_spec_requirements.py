@@ -20,7 +20,7 @@ MEMBERS = {
     "not observable": {"text", "status", "why"},
 }
 ID_IN_TEXT = re.compile(
-    r"\b(?:PROTO|SESS|OP|EVT|EVID|COMP|SAFE|CORE|TPT|ADPT|CAP)-[0-9]{3}[a-z]?\b|\b(?:MHSD|STG)-[0-9]+-[0-9]{2}\b"
+    r"\b(?:PROTO|SESS|OP|EVT|EVID|COMP|SAFE|CORE|TPT|ADPT|CAP)-[0-9]{3}[a-z]?\b|\b(?:MHSD|STG)-[0-9]+a?-[0-9]{2}\b"
 )
 
 

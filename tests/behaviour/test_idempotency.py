@@ -128,6 +128,8 @@ def test_a_queued_command_that_is_sent_again_is_one_command(shared: Callable[[st
     second = session.begin(STEP, {"ticks": 7}, command_id=command_id)
     other = session.command(STEP, {"ticks": 8}, command_id=command_id)
     assert other["error"]["mhs_code"] == REUSE, "the id is taken from the moment it came in"
+    late = session.command(STEP, {"ticks": 7}, command_id=command_id, deadline_ms=50)
+    assert late["error"]["details"]["reason"] == "deadline_exceeded_before_dispatch"
     session.cancel(running_["operation_id"])
     assert held.result()["status"] == "cancelled"
     receipt, again = first.result(), second.result()

@@ -349,6 +349,7 @@ def test_closing_refuses_what_queues(shared: Callable[[str], Lab]) -> None:
     queued = session.begin("cap.world.step.v1", {"ticks": 1})
     session.close()
     receipt = queued.result()
+    assert not held.done, "what holds the device is another session's, and goes on"
     assert (receipt["status"], receipt["error"]["mhs_code"]) == ("rejected", "MHS.SESSION.CLOSED")
     other.cancel(running["operation_id"])
     assert held.result()["status"] == "cancelled"

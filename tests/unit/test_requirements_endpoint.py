@@ -44,7 +44,9 @@ class Bench:
 
     @property
     def host(self) -> DeviceHost:
-        return self.endpoint.devices[CONVEYOR].host
+        """That of the only device."""
+        (device,) = self.endpoint.devices.values()
+        return device.host
 
     async def ask(self, method: str, **params: Any) -> Any:
         """The result of a call, or its error object, each checked against its schema."""
@@ -60,7 +62,12 @@ class Bench:
         return answer["result"]
 
     async def open(self, ttl_s: int = 86_400) -> str:
-        asked = {"device_ids": [CONVEYOR], "capabilities": ["*"], "mode": "simulated", "ttl_s": ttl_s}
+        asked = {
+            "device_ids": [self.host.device_id],
+            "capabilities": ["*"],
+            "mode": "simulated",
+            "ttl_s": ttl_s,
+        }
         session_id: str = (await self.ask("mhs.session.open", **asked))["session_id"]
         return session_id
 
@@ -272,6 +279,42 @@ async def test_a_device_whose_driver_crashed_is_never_shown_as_it_was() -> None:
         assert "ttyUSB0" not in json.dumps(refused)
         status = await bench.ask("mhs.safety.status", **WAIT)
         assert [each["state"] for each in status["interlocks"]] == ["open"], "what is not read is not closed"
+
+
+# Polled interlocks.
+
+
+@pytest.mark.parametrize(("takes_s", "ends"), [(0.9, False), (1.1, True)])
+async def test_a_poll_may_be_late_until_what_it_would_show_is_too_old(
+    autojump_clock: trio.testing.MockClock, takes_s: float, ends: bool
+) -> None:
+    """[MHSD-9a-63]"""
+    device = load_target("thermal-chamber", backend="fake", options={})
+    interlock = device.manifest.safety.interlocks["lid_closed"]
+    assert (interlock.watch, interlock.max_age_ms) == ("poll", 1000)
+    read = device.driver.read
+
+    async def slow_polls(resource_ids: Sequence[str]) -> Reading:
+        if not resource_ids:
+            await trio.sleep(takes_s)
+        return await read(resource_ids)
+
+    async with served(device) as bench:
+        session_id = await bench.open()
+        ramp = {"capability_id": "cap.thermal.ramp.v1", "input": {"target_cel": 100, "rate_cel_min": 1}}
+        going = await bench.step(session_id, deadline_ms=100, **ramp)
+        assert going["status"] == "running"
+        device.driver.read = slow_polls  # type: ignore[method-assign]
+        await trio.sleep(10)
+        asked = {"session_id": session_id, "operation_id": going["operation_id"], **WAIT}
+        receipt = await bench.ask("mhs.operations.get", **asked)
+        if ends:
+            assert (receipt["status"], receipt["error"]["mhs_code"]) == (
+                "failed",
+                "MHS.SAFETY.INTERLOCK_OPEN",
+            )
+        else:
+            assert receipt["status"] == "running"
 
 
 # The passing of time.

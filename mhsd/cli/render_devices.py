@@ -152,13 +152,15 @@ def _marks(binding: Mapping[str, Any]) -> list[str]:
 
 def _input_rows(binding: Mapping[str, Any]) -> list[list[str]]:
     schema = _object(binding.get("input_schema"))
-    limits = _object(binding.get("limits"))
+    limits = _object(binding.get("x-mhs-effective-limits") or binding.get("limits"))
     required = schema.get("required") or []
     rows = []
     for name, field in _object(schema.get("properties")).items():
         unit = unit_text(_object(field).get("x-mhs-unit", ""))
         limit = _object(limits.get(name))
         limited = f"limit {_range(limit.get('min'), limit.get('max'), unit_text(limit.get('unit', unit)))}"
+        if "site" in (limit.get("min_source"), limit.get("max_source")):
+            limited += " (set by the site)"
         rows.append(
             [
                 plain(name) + ("" if name in required else " (optional)"),

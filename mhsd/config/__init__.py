@@ -116,6 +116,9 @@ class Config:
     option: tuple[DeviceOption, ...] = field(
         default=(), metadata=_list("Devices", "Set an option of a device's driver", "PATH:NAME=VALUE")
     )
+    site_limits: Path | None = field(
+        default=None, metadata=_file("Devices", "Narrow the limits of devices by this file, TOML or JSON")
+    )
     state_dir: Path | None = field(
         default=None,
         metadata=_file("Devices", "Keep receipts and the e-stop latch in this directory", metavar="DIR"),

@@ -17,14 +17,16 @@ class LimitFacts(Protocol):
     @property
     def unit(self) -> str: ...
     @property
-    def source(self) -> str: ...
+    def minimum_source(self) -> str: ...
+    @property
+    def maximum_source(self) -> str: ...
 
 
-def _outside(value: float, limit: LimitFacts) -> tuple[str, float] | None:
+def _outside(value: float, limit: LimitFacts) -> tuple[str, float, str] | None:
     if limit.minimum is not None and value < limit.minimum:
-        return "below", limit.minimum
+        return "below", limit.minimum, limit.minimum_source
     if limit.maximum is not None and value > limit.maximum:
-        return "above", limit.maximum
+        return "above", limit.maximum, limit.maximum_source
     return None
 
 
@@ -43,16 +45,16 @@ def limit_refusal(values: Any, limits: Mapping[str, LimitFacts]) -> Fault | None
             continue
         outside = _outside(value, limit)
         if outside is not None:
-            side, bound = outside
+            side, bound, source = outside
             return Fault(
                 "MHS.SAFETY.ENVELOPE_VIOLATION",
-                f"{field} = {value} {limit.unit} is {side} the {limit.source} limit of {bound} {limit.unit}",
+                f"{field} = {value} {limit.unit} is {side} the {source} limit of {bound} {limit.unit}",
                 details={
                     "field": field,
                     "value": _recordable(value),
                     "limit": bound,
                     "unit": limit.unit,
-                    "source": limit.source,
+                    "source": source,
                 },
             )
     return None

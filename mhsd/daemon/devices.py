@@ -12,6 +12,7 @@ from mhsd.base.resources import drivers_dir, read_json, read_toml
 from mhsd.config import Config, DeviceEntry
 from mhsd.driver.contract import Backend
 from mhsd.driver.loader import LoadedDevice, fixture_names, load_target
+from mhsd.driver.site_limits import narrowed
 
 log = logging.getLogger("mhsd.daemon")
 
@@ -20,7 +21,8 @@ def load_devices(config: Config, *, operator_configured: bool) -> list[LoadedDev
     """Load every device of this start; nothing is opened yet.
 
     Raises StartError for hardware that is not allowed (exit 4, MHS.AUTH.HARDWARE_DISABLED) or has no state
-    directory, for two devices with one path, and for `--option` and `--arm` that name no device.
+    directory, for two devices with one path, for `--option` and `--arm` that name no device, and for site limits that
+    would allow more than a manifest.
     """
     backends = [_backend(entry, config) for entry in config.devices]
     _check_hardware(config, backends, operator_configured=operator_configured)
@@ -38,7 +40,7 @@ def load_devices(config: Config, *, operator_configured: bool) -> list[LoadedDev
         _check_path(option.path, paths, "--option")
     for path in config.arm if isinstance(config.arm, tuple) else ():
         _check_path(path, paths, "--arm")
-    return devices
+    return devices if config.site_limits is None else narrowed(devices, config.site_limits)
 
 
 def armed_paths(config: Config) -> frozenset[str] | Literal[True]:

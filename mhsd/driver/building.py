@@ -21,6 +21,7 @@ from mhsd.driver.checks import (
 from mhsd.driver.classes import CapabilityClass, check_document
 from mhsd.driver.contract import CONFIGURE, DESCRIBE, Backend
 from mhsd.driver.manifest import (
+    EFFECTIVE,
     Binding,
     Interlock,
     Limit,
@@ -192,6 +193,8 @@ def _binding(
     classes: Mapping[str, CapabilityClass],
     mode: Mode,
 ) -> Binding:
+    if EFFECTIVE in entry:
+        raise Invalid(f"{key}.{EFFECTIVE}", "is added by the endpoint; leave it out of the file")
     capability = classes.get(entry["capability_id"])
     if capability is None or entry["capability_id"].startswith("cap.internal."):
         raise Invalid(

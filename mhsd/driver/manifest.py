@@ -22,7 +22,9 @@ class Limit:
     minimum: float | None
     maximum: float | None
     unit: str
-    source: str = "manifest"
+    minimum_source: str = "manifest"
+    maximum_source: str = "manifest"
+    """Who has set the side: the manifest or the site."""
 
 
 @attrs.frozen(eq=False)
@@ -156,14 +158,26 @@ def served(manifest: Manifest, source: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _served_binding(binding: Binding) -> dict[str, Any]:
-    limits = {
+EFFECTIVE = "x-mhs-effective-limits"
+"""The member of a served binding with the limits that hold: the manifest's, narrowed by the site's."""
+
+
+def effective_limits(limits: Mapping[str, Limit]) -> dict[str, dict[str, Any]]:
+    """The limits that hold, each side with who has set it."""
+    return {
         field: {
-            **({} if limit.minimum is None else {"min": limit.minimum}),
-            **({} if limit.maximum is None else {"max": limit.maximum}),
+            **({} if limit.minimum is None else {"min": limit.minimum, "min_source": limit.minimum_source}),
+            **({} if limit.maximum is None else {"max": limit.maximum, "max_source": limit.maximum_source}),
             "unit": limit.unit,
         }
-        for field, limit in binding.limits.items()
+        for field, limit in limits.items()
+    }
+
+
+def _served_binding(binding: Binding) -> dict[str, Any]:
+    limits = {
+        field: {name: each[name] for name in ("min", "max", "unit") if name in each}
+        for field, each in effective_limits(binding.limits).items()
     }
     constraints = {"max_duration_ms": binding.max_duration_ms, "max_rate_per_s": binding.max_rate_per_s}
     return {
@@ -171,6 +185,7 @@ def _served_binding(binding: Binding) -> dict[str, Any]:
         "resource": binding.resource,
         "input_schema": binding.input_schema,
         "limits": limits,
+        **({EFFECTIVE: effective_limits(binding.limits)} if binding.limits else {}),
         "interlocks": list(binding.interlocks),
         "permit": binding.permit,
         "long_running": binding.long_running,

@@ -12,7 +12,8 @@ from mhsd.wire.canonical import stays_canonical
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
 NUMBERS = FINITE | st.integers(-(2**53) + 1, 2**53 - 1)
 BOUNDS = st.none() | st.floats(-1e9, 1e9) | st.integers(-(10**9), 10**9)
-LIMITS = st.builds(Limit, BOUNDS, BOUNDS, st.just("mm/s"), st.sampled_from(["manifest", "site"]))
+SOURCES = st.sampled_from(["manifest", "site"])
+LIMITS = st.builds(Limit, BOUNDS, BOUNDS, st.just("mm/s"), SOURCES, SOURCES)
 
 
 @given(NUMBERS, LIMITS)
@@ -24,6 +25,7 @@ def test_a_number_is_refused_exactly_when_it_lies_outside(value: Any, limit: Lim
     if fault is not None:
         assert fault.details is not None
         assert fault.details["limit"] == (limit.minimum if below else limit.maximum)
+        assert fault.details["source"] == (limit.minimum_source if below else limit.maximum_source)
         assert float(fault.details["value"]) == value
         assert stays_canonical(fault.receipt_error())
 

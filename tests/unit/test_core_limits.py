@@ -62,7 +62,7 @@ def test_a_field_that_is_absent_or_unlimited_is_not_refused() -> None:
     ("value", "source", "limit"), [(151, "manifest", 150), (-40.5, "site", -40), (1000, "site", 150)]
 )
 def test_the_refusal_names_field_value_limit_unit_and_source(value: float, source: str, limit: int) -> None:
-    fault = limit_refusal({"setpoint_cel": value}, {"setpoint_cel": Limit(-40, 150, "Cel", source)})
+    fault = limit_refusal({"setpoint_cel": value}, {"setpoint_cel": Limit(-40, 150, "Cel", source, source)})
     assert fault is not None
     assert fault.mhs_code == "MHS.SAFETY.ENVELOPE_VIOLATION"
     assert fault.retryable is False

@@ -48,7 +48,7 @@ def test_the_status_has_a_rate_of_its_own_which_is_advertised(tmp_path: Path) ->
 
 def test_what_ends_or_keeps_something_has_no_rate(tmp_path: Path) -> None:
     """[MHSD-7-03]"""
-    with running("http", tmp_path, "--rate-per-s", "1", "--rate-burst", "12") as lab:
+    with running("http", tmp_path, "--rate-per-s", "1", "--rate-burst", "200") as lab:
         sessions = [lab.open() for _ in range(5)]
         _, moving = sessions[0].started(CONVEY, FAR)
         while not refused_for_its_rate(lab, "mhs.devices.list"):

@@ -29,6 +29,7 @@ class SafetyState:
     def __init__(self) -> None:
         self._latches: dict[str, Latch] = {}
         self._stopping: dict[str, int] = {}
+        self._releasing: set[str] = set()
         self._epoch = 0
 
     def latched(self, device_id: str) -> bool:
@@ -51,6 +52,7 @@ class SafetyState:
         """From the return of this call on, admission refuses every mutation of these devices."""
         self._epoch += 1
         for device_id in device_ids:
+            self._releasing.discard(device_id)
             first = self._latches.get(device_id)
             # The first fault is kept: a second stop changes the epoch, not the reason.
             self._latches[device_id] = (
@@ -64,7 +66,16 @@ class SafetyState:
         if self.epoch_of(device_id) != epoch:
             return False
         self._latches.pop(device_id, None)
+        self._releasing.discard(device_id)
         return True
+
+    def release_begins(self, device_id: str) -> None:
+        """From now on the latch file is written without this latch, whoever writes it; `clear` is the last step."""
+        self._releasing.add(device_id)
+
+    def release_fails(self, device_id: str) -> None:
+        """The latch stays; the file has to be written again."""
+        self._releasing.discard(device_id)
 
     def stop_begins(self, device_id: str) -> None:
         self._stopping[device_id] = self._stopping.get(device_id, 0) + 1
@@ -81,4 +92,5 @@ class SafetyState:
         return {
             name: {"reason": latch.reason, "engaged_at": latch.engaged_at}
             for name, latch in self._latches.items()
+            if name not in self._releasing
         }

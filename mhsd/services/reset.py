@@ -151,10 +151,8 @@ class Reset:
                 return self._failed(device, request, fault)
             if host.safety.epoch_of(host.device_id) != epoch:
                 return self._failed(device, request, _overtaken())
-            remaining = {
-                name: latch for name, latch in host.safety.snapshot().items() if name != host.device_id
-            }
-            if self._store.kind == "state_dir" and not await self._store.write_latch(remaining):
+            host.safety.release_begins(host.device_id)
+            if self._store.kind == "state_dir" and not await self._store.write_latch(host.safety.snapshot()):
                 return self._failed(device, request, store_fault("the latch file"))
             if host.unconfirmed is not doubt:
                 return self._failed(device, request, _unsafe())
@@ -236,6 +234,7 @@ class Reset:
     def _begin_to_stop(self, device: ServedDevice, why: str) -> None:
         # From now on, so that no further reset comes between.
         device.host.safety.stop_begins(device.device_id)
+        device.host.safety.release_fails(device.device_id)
         self._nursery.start_soon(self._stop_again, device, why)
 
     async def _stop_again(self, device: ServedDevice, why: str) -> None:

@@ -120,6 +120,7 @@ class Reset:
         except Exception as error:
             # Named boundary: a defect in a reset leaves the latch as it is and ends nothing else.
             log.exception("the reset of %s failed", device.device_id)
+            self._begin_to_stop(device, "a reset failed")
             answer.settle(internal_fault(error))
         finally:
             device.host.resetting = False

@@ -201,7 +201,7 @@ def _binding(
             f"{key}.capability_id",
             "is a class of neither the catalogue nor the driver's capabilities/ directory",
         )
-    constraints = entry.get("constraints", {})
+    constraints = {**capability.document.get("constraints", {}), **entry.get("constraints", {})}
     input_schema = _input_schema(entry, key, resource, capability)
     binding = Binding(
         capability_id=entry["capability_id"],

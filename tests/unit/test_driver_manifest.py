@@ -3,6 +3,7 @@
 import copy
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jsonschema
@@ -14,7 +15,7 @@ from referencing.jsonschema import DRAFT7
 from mhsd.base.resources import SCHEMA_BASE, drivers_dir, read_toml, schema_document, schema_names
 from mhsd.driver.building import build_manifest
 from mhsd.driver.checks import Invalid
-from mhsd.driver.classes import CapabilityClass, directory_classes, spec_classes
+from mhsd.driver.classes import CapabilityClass, directory_classes, read_class, spec_classes
 from mhsd.driver.manifest import Limit, Manifest
 
 CONVEYOR = drivers_dir() / "conveyor_workcell"
@@ -440,6 +441,23 @@ def test_a_binding_may_be_narrower_than_its_class() -> None:
     assert step is not None
     assert step.input.errors({"ticks": 1}) != []
     assert step.input.errors({"ticks": 10}) == []
+
+
+def test_a_binding_lasts_as_long_as_it_says_or_else_as_its_class_says(tmp_path: Path) -> None:
+    """[PROTO-011]"""
+    path = tmp_path / f"{STEP}.json"
+    document = {**spec_classes()[STEP].document, "constraints": {"max_duration_ms": 7000}}
+    path.write_text(json.dumps(document))
+    given = {**classes(), STEP: read_class(path)}
+    device = source()
+    binding_of(device, STEP)["constraints"] = {"max_rate_per_s": 5}
+    step = build(device, classes=given).binding(STEP, "world")
+    assert step is not None
+    assert (step.max_duration_ms, step.max_rate_per_s) == (7000, 5)
+    binding_of(device, STEP)["constraints"] = {"max_duration_ms": 300}
+    step = build(device, classes=given).binding(STEP, "world")
+    assert step is not None
+    assert step.max_duration_ms == 300
 
 
 def test_every_class_of_the_catalogue_is_a_valid_document_whose_schemas_carry_units() -> None:

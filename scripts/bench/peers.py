@@ -100,16 +100,21 @@ class Lines:
         return done / (time.perf_counter() - start)
 
 
+def head(port: int) -> bytes:
+    """The head of a POST, as far as the body's length."""
+    return (
+        f"POST /mhs/v1/rpc HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n"
+        "Content-Type: application/json\r\nContent-Length: "
+    ).encode()
+
+
 class Posts:
     """POSTs on one kept-alive HTTP connection."""
 
     def __init__(self, port: int) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port))
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._head = (
-            f"POST /mhs/v1/rpc HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n"
-            "Content-Type: application/json\r\nContent-Length: "
-        ).encode()
+        self._head = head(port)
 
     def exchange(self, body: bytes) -> bytes:
         """Send one body and return the body of the reply."""

@@ -9,6 +9,7 @@ import argparse
 import contextlib
 import itertools
 import json
+import math
 import os
 import statistics
 import subprocess
@@ -26,6 +27,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 MHSD = [str(Path(sys.executable).with_name("mhsd")), "conveyor-workcell"]
 ECHO = [sys.executable, str(HERE / "echo.py")]
+LOAD = [sys.executable, str(HERE / "load.py")]
 IMPORTS = [sys.executable, "-c", "import trio, typer, h11"]
 # The rate limit would be measured instead of the program.
 UNLIMITED = ["--rate-per-s", "1000000", "--rate-burst", "1000000"]
@@ -33,6 +35,11 @@ IN_FLIGHT = 64
 RECORD_BYTES = 2048
 REPLY = b'"result"'
 COMPLETED = b'"status":"completed"'
+
+BUSY_CLIENTS = 64
+LEAST_STOPS = 5
+STOPS_PER_S = 50
+PAUSE_S = 0.02
 
 HELLO = {"client": {"name": "bench", "version": "1"}, "protocol_versions": ["1.0"], "features": ["batch"]}
 Measure = Callable[[], float]
@@ -239,11 +246,96 @@ class Bench:
                     wanted=None,
                 )
 
+    def estop(self) -> None:
+        """Stops by one client while 64 others keep the endpoint busy, with receipts on disk, against stops at rest."""
+        numbers = itertools.count(1)
+        state = self.state_dir("state")
+        daemon_argv = [*MHSD, "--port", "0", "--state-dir", str(state), *UNLIMITED]
+        stops = max(LEAST_STOPS, round(self.rounds * self.seconds * STOPS_PER_S))
+        with started(daemon_argv, **daemon_options(state)) as daemon:
+            port = int(json.loads(first_line(daemon))["url"].rpartition(":")[2])
+            with contextlib.closing(Posts(port)) as client:
+                session_id = open_session(client.exchange, numbers)
+                idle = Stops(client.exchange, numbers, session_id, stops)
+                with started([*LOAD, str(port), session_id, str(BUSY_CLIENTS)]) as load:
+                    first_line(load)
+                    busy = Stops(client.exchange, numbers, session_id, stops)
+                    assert load.stdin is not None
+                    load.stdin.close()
+                    commands_per_s = float(first_line(load))
+        self.report(
+            "estop_under_load",
+            value=busy.reply_ms(0.99),
+            unit="ms (p99 of the reply)",
+            of="estop_idle",
+            of_value=idle.reply_ms(0.99),
+            ratio=round(busy.reply_ms(0.99) / idle.reply_ms(0.99), 3),
+            stops=stops,
+            clients=BUSY_CLIENTS,
+            commands_per_s=round(commands_per_s, 1),
+            **busy.percentiles(),
+            wanted=f"stopped_max_ms <= {busy.declared_ms} (what the fixture declares)",
+            met=busy.stopped_ms(1) <= busy.declared_ms,
+        )
+
+
+class Stops:
+    """Stops, each followed by its reset: the times of the replies and those that the receipts state."""
+
+    def __init__(self, exchange: Exchange, numbers: Iterator[int], session_id: str, count: int) -> None:
+        self._replies_ms: list[float] = []
+        self._receipts: list[Any] = []
+        device = json.loads(exchange(next(hellos(numbers))))["result"]["devices"][0]["device_id"]
+        asked = {"device_id": device, "deadline_ms": 60000}
+        status = json.loads(exchange(request(next(numbers), "mhs.safety.status", asked)))["result"]
+        self.declared_ms = status["estop"]["latency_ms"]
+        for _ in range(count):
+            stop = request(next(numbers), "mhs.safety.estop", {"reason": "bench"})
+            start = time.perf_counter()
+            answer = exchange(stop)
+            self._replies_ms.append((time.perf_counter() - start) * 1000)
+            self._receipts.append(_completed(answer)["output"])
+            _completed(
+                exchange(request(next(numbers), "mhs.safety.reset", {**asked, "session_id": session_id}))
+            )
+            time.sleep(PAUSE_S)
+
+    def reply_ms(self, part: float) -> float:
+        """Milliseconds from the request to the reply, which comes when the receipt is on disk."""
+        return percentile(self._replies_ms, part)
+
+    def latched_ms(self, part: float) -> float:
+        """Milliseconds until the latch was set, by the receipts."""
+        return percentile([output["latch_latency_ms"] for output in self._receipts], part)
+
+    def stopped_ms(self, part: float) -> float:
+        """Milliseconds until the driver had confirmed its safe state, by the receipts."""
+        return percentile([output["latency_ms"] for output in self._receipts], part)
+
+    def percentiles(self) -> dict[str, float]:
+        """Median, 99th percentile and maximum of each."""
+        of = {"reply": self.reply_ms, "latched": self.latched_ms, "stopped": self.stopped_ms}
+        parts = {"p50": 0.5, "p99": 0.99, "max": 1.0}
+        return {f"{name}_{part}_ms": ms(at) for name, ms in of.items() for part, at in parts.items()}
+
+
+def percentile(values: Sequence[float], part: float) -> float:
+    """The value that this part of the values does not exceed."""
+    ordered = sorted(values)
+    return round(ordered[max(0, math.ceil(part * len(ordered)) - 1)], 3)
+
+
+def _completed(answer: bytes) -> Any:
+    receipt = json.loads(answer).get("result", {})
+    if receipt.get("status") != "completed":
+        raise SystemExit(f"not completed: {answer[:2000]!r}")
+    return receipt
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run all figures, or those named."""
     parser = argparse.ArgumentParser(description=__doc__)
-    figures = ("hello_stdio", "durable_command", "ready_line", "http")
+    figures = ("hello_stdio", "durable_command", "ready_line", "http", "estop")
     parser.add_argument(
         "figures", nargs="*", metavar="FIGURE", help=f"some of: {', '.join(figures)} (default: all)"
     )

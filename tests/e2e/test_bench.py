@@ -21,9 +21,14 @@ def test_a_short_run_prints_every_figure() -> None:
         "ready_line",
         "hello_http",
         "read_http",
+        "estop_under_load",
     }
     for line in figures.values():
         assert line["value"] > 0
         assert line["of_value"] > 0
         assert line["ratio"] > 0
         assert ("wanted" in line) == ("met" in line)
+    stop = figures["estop_under_load"]
+    for name in ("reply", "latched", "stopped"):
+        assert 0 <= stop[f"{name}_p50_ms"] <= stop[f"{name}_p99_ms"] <= stop[f"{name}_max_ms"]
+    assert stop["commands_per_s"] > 0

@@ -232,18 +232,18 @@ def test_a_command_that_the_power_cut_ends_leaves_the_device_safe(binding: str, 
         session.completed(STEP, {"ticks": 1})
 
 
-def test_many_long_reasons_fit_the_latch(fresh: Start, tmp_path: Path) -> None:
+def test_many_long_reasons_fit_the_latch(tmp_path: Path) -> None:
     """[MHSD-5-09] Which devices are stopped matters more than why."""
     paths = [f"/lab/cell-{number}" for number in range(12)]
     state = ("--state-dir", str(tmp_path / "state"))
     targets = [f"conveyor-workcell@{path}" for path in paths]
-    lab = fresh(*state, targets=targets)
-    receipt = stop(lab, reason="\u20ac" * 2000)
-    assert receipt["output"]["latch_durable"] is True
-    lab.kill()
-    again = fresh(*state, targets=targets)
-    for path in paths:
-        assert latched(again, f"mhs://localhost:7400{path}")
+    with running("stdio", tmp_path, *state, targets=targets) as lab:
+        receipt = stop(lab, reason="\u20ac" * 2000)
+        assert receipt["output"]["latch_durable"] is True
+        lab.kill()
+    with running("stdio", tmp_path, *state, targets=targets) as lab:
+        for path in paths:
+            assert latched(lab, f"mhs://localhost:7400{path}")
 
 
 def test_stops_of_different_devices_in_one_breath_all_last(fresh: Start, tmp_path: Path) -> None:

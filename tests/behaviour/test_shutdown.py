@@ -18,7 +18,6 @@ from tests.behaviour.safety import (
     PURGE,
     STEP,
     code_of,
-    conveying,
     evidence,
     latched,
     permit,
@@ -46,15 +45,25 @@ def recorded(binding: str, tmp_path: Path, **more: Any) -> list[Any]:
         return receipts
 
 
-@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP], ids=lambda s: s.name)
+@pytest.mark.parametrize(
+    ("binding", "signum"),
+    [
+        ("stdio", signal.SIGTERM),
+        ("http", signal.SIGTERM),
+        ("http", signal.SIGINT),
+        ("stdio", signal.SIGHUP),
+    ],
+    ids=str,
+)
 def test_a_signal_ends_the_motion_and_the_daemon(
     binding: str, tmp_path: Path, signum: signal.Signals
 ) -> None:
     """[TPT-009, MHSD-8-03, OP-011]"""
     with running(binding, tmp_path, *state_dir(tmp_path)) as lab:
-        begun = conveying(lab.open())
+        pending, begun = lab.open().started(CONVEY, FAR)
         lab.process.send_signal(signum)
         assert ended(lab) == 0
+        assert pending.result()["status"] == "cancelled", "who waits for it gets its answer"
     receipts = {each["operation_id"]: each for each in recorded(binding, tmp_path) if "operation_id" in each}
     final = receipts[begun["operation_id"]]
     assert final["status"] == "cancelled"

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -130,6 +130,19 @@ def options(tmp_path: Path, link: str, *more: str, timeout_s: float = 20) -> lis
     ]
 
 
+@contextmanager
+def driving(
+    binding: str, tmp_path: Path, instrument: Instrument, *more: str, **settings: Any
+) -> Iterator[Lab]:
+    """A daemon on the instrument."""
+    given = options(tmp_path, instrument.link, *more, **settings)
+    with running(binding, tmp_path, *given, targets=("scpi-psu",), greet=False) as lab:
+        if isinstance(lab.wire, HttpWire):
+            lab.wire.token = OPERATOR
+        lab.hello()
+        yield lab
+
+
 Drive = Callable[..., Session]
 
 
@@ -138,15 +151,27 @@ def drive(binding: str, tmp_path: Path, instrument: Instrument) -> Iterator[Driv
     """Start a daemon on the instrument, and open a session there."""
     with ExitStack() as stack:
 
-        def started(*more: str, link: str = instrument.link, **settings: Any) -> Session:
-            given = options(tmp_path, link, *more, **settings)
-            lab = stack.enter_context(running(binding, tmp_path, *given, targets=("scpi-psu",), greet=False))
-            if isinstance(lab.wire, HttpWire):
-                lab.wire.token = OPERATOR
-            lab.hello()
+        def started(*more: str, **settings: Any) -> Session:
+            lab = stack.enter_context(driving(binding, tmp_path, instrument, *more, **settings))
             return lab.open(device_id=PSU, mode="hardware")
 
         yield started
+
+
+@pytest.fixture(scope="module", params=["stdio", "http"])
+def armed(
+    request: pytest.FixtureRequest, bench: Instrument, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Lab]:
+    """A daemon that the tests of ordinary work share, over each binding in turn."""
+    with driving(request.param, tmp_path_factory.mktemp("armed"), bench, "--arm") as lab:
+        yield lab
+
+
+@pytest.fixture
+def session(armed: Lab, instrument: Instrument) -> Iterator[Session]:
+    session = armed.open(device_id=PSU, mode="hardware")
+    yield session
+    session.close()
 
 
 def code_of(receipt: Any) -> str | None:
@@ -160,9 +185,8 @@ def state(session: Session) -> Any:
 # Set, read back, refuse, switch.
 
 
-def test_a_voltage_is_set_and_the_instrument_has_it(drive: Drive, instrument: Instrument) -> None:
+def test_a_voltage_is_set_and_the_instrument_has_it(session: Session, instrument: Instrument) -> None:
     """[PROTO-025, OP-014]"""
-    session = drive("--arm")
     receipt = session.write("output", {"voltage_v": 4.5, "current_a": 2})
     assert (receipt["status"], receipt["mode"]) == ("completed", "hardware")
     assert receipt["output"]["applied"] == {"voltage_v": 4.5, "current_a": 2}
@@ -173,23 +197,21 @@ def test_a_voltage_is_set_and_the_instrument_has_it(drive: Drive, instrument: In
     assert (shown["voltage_v"], shown["current_a"], shown["enabled"]) == (4.5, 2, False)
 
 
-@pytest.mark.parametrize("voltage_v", [30.001, 31, -0.1, "5"])
 def test_a_voltage_outside_the_limits_never_reaches_the_instrument(
-    drive: Drive, instrument: Instrument, voltage_v: Any
+    session: Session, instrument: Instrument
 ) -> None:
     """[PROTO-027, OP-002]"""
-    session = drive("--arm")
     before = instrument.log()
-    receipt = session.write("output", {"voltage_v": voltage_v})
-    assert (receipt["status"], code_of(receipt)) == ("rejected", "MHS.CAPABILITY.INPUT_INVALID")
+    for voltage_v in (30.001, 31, -0.1, "5", None):
+        receipt = session.write("output", {"voltage_v": voltage_v})
+        assert (receipt["status"], code_of(receipt)) == ("rejected", "MHS.CAPABILITY.INPUT_INVALID")
     assert instrument.log() == before
     assert session.write("output", {"voltage_v": 30})["status"] == "completed"
     assert instrument.shows()[1] == 30.0
 
 
-def test_the_output_is_switched_and_measured(drive: Drive, instrument: Instrument) -> None:
+def test_the_output_is_switched_and_measured(session: Session, instrument: Instrument) -> None:
     """[OP-014]"""
-    session = drive("--arm")
     session.write("output", {"voltage_v": 5})
     on = session.completed(OUTPUT, {"enabled": True})
     assert on["output"] == {"enabled": True}
@@ -200,9 +222,8 @@ def test_the_output_is_switched_and_measured(drive: Drive, instrument: Instrumen
     assert instrument.shows()[0] is False
 
 
-def test_a_ramp_runs_on_and_can_be_followed(drive: Drive, instrument: Instrument) -> None:
+def test_a_ramp_runs_on_and_can_be_followed(session: Session, instrument: Instrument) -> None:
     """[PROTO-030]"""
-    session = drive("--arm")
     pending, begun = session.started(RAMP, {"to_v": 2, "rate_v_s": 10})
     assert begun["progress"]["percent"] <= 100
     final = session.follow(begun["operation_id"])
@@ -211,12 +232,25 @@ def test_a_ramp_runs_on_and_can_be_followed(drive: Drive, instrument: Instrument
     assert instrument.shows()[1] == 2.0
 
 
-def test_what_the_bench_changes_by_hand_is_seen(drive: Drive, instrument: Instrument) -> None:
+def test_what_the_bench_changes_by_hand_is_seen(session: Session, instrument: Instrument) -> None:
     """[PROTO-024] Nothing is answered from memory."""
-    session = drive("--arm")
     session.write("output", {"voltage_v": 5})
     instrument.log("VOLT 7")
     assert state(session)["voltage_v"] == 7.0
+
+
+def test_a_session_that_ends_takes_its_output_with_it(
+    armed: Lab, session: Session, instrument: Instrument
+) -> None:
+    """[SESS-006, MHSD-4-28]"""
+    drives = armed.open(device_id=PSU, mode="hardware")
+    drives.completed(OUTPUT, {"enabled": True})
+    looks = armed.open(device_id=PSU, mode="hardware")
+    looks.completed(SAMPLE, {})
+    looks.close()
+    assert instrument.shows()[0] is True
+    drives.close()
+    assert instrument.shows()[0] is False
 
 
 # The stop.
@@ -365,18 +399,6 @@ def test_a_command_in_flight_at_a_power_cut_leaves_the_instrument_safe(
     assert again.write("output", {"voltage_v": 1})["status"] == "completed"
 
 
-def test_a_session_that_ends_takes_its_output_with_it(drive: Drive, instrument: Instrument) -> None:
-    """[SESS-006, MHSD-4-28]"""
-    driving = drive("--arm")
-    looking = driving.lab.open(device_id=PSU, mode="hardware")
-    driving.completed(OUTPUT, {"enabled": True})
-    looking.completed(SAMPLE, {})
-    looking.close()
-    assert instrument.shows()[0] is True
-    driving.close()
-    assert instrument.shows()[0] is False
-
-
 # What a start needs.
 
 
@@ -479,17 +501,17 @@ def test_a_start_with_a_wrong_option_is_refused_in_one_line(
 # One daemon at a link.
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "LOCALHOST"])
-def test_a_link_is_driven_by_one_daemon_at_a_time(tmp_path: Path, instrument: Instrument, host: str) -> None:
-    """[MHSD-8-01]"""
+def test_a_link_is_driven_by_one_daemon_at_a_time(tmp_path: Path, instrument: Instrument) -> None:
+    """[MHSD-8-01] However the second one spells it, and however the first one ends."""
     given = options(tmp_path, instrument.link, "--arm")
     with running("stdio", tmp_path, *given, targets=("scpi-psu",)) as lab:
         session = lab.open(device_id=PSU, mode="hardware")
-        link = f"tcp://{host}:{instrument.port}"
-        other = options(tmp_path, link, "--arm", "--state-dir", str(tmp_path / "state of another"))
-        code, errors = start(tmp_path, *other)
-        assert code == 1
-        assert errors == f"mhsd: /bench/psu: {link} is in use by process {lab.process.pid}\n"
+        for host in ("127.0.0.1", "LocalHost"):
+            link = f"tcp://{host}:{instrument.port}"
+            other = options(tmp_path, link, "--arm", "--state-dir", str(tmp_path / "state of another"))
+            code, errors = start(tmp_path, *other)
+            assert code == 1
+            assert errors == f"mhsd: /bench/psu: {link} is in use by process {lab.process.pid}\n"
         assert session.write("output", {"voltage_v": 2})["status"] == "completed"
         lab.kill()
     with running("stdio", tmp_path, *given, targets=("scpi-psu",)) as lab:

@@ -57,7 +57,7 @@ def directories(environ: Mapping[str, str]) -> list[Path]:
     found += [directory / NAME for directory in _entries(USERS_DIRECTORIES)]
     for shared in dict.fromkeys((temporary_directory(environ), *SHARED_DIRECTORIES)):
         found += [directory for directory in _entries(shared) if _is_users_own(directory)]
-    return list({directory.resolve(): directory for directory in found}.values())
+    return list({os.path.realpath(directory): directory for directory in found}.values())
 
 
 def _entries(directory: Path) -> list[Path]:
@@ -94,10 +94,10 @@ def find_sockets(environ: Mapping[str, str]) -> Found:
     for directory in directories(environ):
         try:
             names = sorted(os.listdir(directory))
-        except PermissionError:
-            unreadable.append(directory)
-            continue
-        except OSError:
+        except OSError as problem:
+            # One that is hidden in what another user has closed may as well not be there.
+            if isinstance(problem, PermissionError) and os.path.lexists(directory):
+                unreadable.append(directory)
             continue
         sockets += _sockets(directory, names)
     return Found(sockets, unreadable)

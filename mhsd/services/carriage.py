@@ -18,7 +18,7 @@ from mhsd.driver import Reading
 from mhsd.driver.manifest import Binding
 from mhsd.services.device_host import DeviceHost
 from mhsd.services.slot import Place
-from mhsd.store import Intent, Receipt
+from mhsd.store import CommandRow, Intent, Receipt
 from mhsd.wire.json_text import Raw
 
 Answer = Raw | Fault
@@ -75,7 +75,7 @@ def store_fault(error: object) -> Fault:
     )
 
 
-def unstored_fault(operation: Operation) -> Fault:
+def unstored_fault(operation: Operation | CommandRow) -> Fault:
     """The command ran, and the receipt that would say how it ended could not be written."""
     return Fault(
         "MHS.OUTCOME.UNKNOWN",

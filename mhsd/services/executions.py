@@ -154,9 +154,14 @@ class Executions:
         return again if isinstance(again, Raw) else await again
 
     def current(self, row: CommandRow, *, replayed: bool = False) -> Raw:
-        """The receipt of a command as it stands, as an answer [OP-010, PROTO-030]."""
+        """The receipt of a command as it stands, as an answer [OP-010, PROTO-030].
+
+        Raises OUTCOME.UNKNOWN for one that has ended and whose final receipt could not be stored.
+        """
         if row.final is not None:
             return row.final.wire(replayed=replayed)
+        if self.store.failure is not None and row.operation_id not in self._running:
+            raise unstored_fault(row)
         return Raw(encode({**self.standing(row), "replayed": replayed}))
 
     def standing(self, row: CommandRow) -> Mapping[str, Any]:

@@ -99,6 +99,9 @@ class Reset:
             fault = _refused("operation_running", "another reset of the device is under way")
         if fault is not None:
             return await self._record(self._body(device, request, "rejected", fault))
+        if self._store.failure is not None:
+            # A latch that is released without a record of who released it is none.
+            return store_fault(self._store.failure)
         host, answer = device.host, Promise()
         host.resetting = True
         # As they are now, when nothing stood against it: what comes from here on overtakes the reset.

@@ -15,13 +15,13 @@ from mhsd.wire.json_text import Raw
 from mhsd.wire.params import structure
 from mhsd.wire.stop_scanner import StopScanner
 
-SLICE_S = 0.001
+SLICE_S = 0.00025
 """A search holds the loop for so long, then lets everybody else run."""
 
 MOST_TARGETS = 64
 """Stops of this many different devices and sessions in one message run one by one; a further one stops everything."""
 
-_PIECE_BYTES = 1024
+_PIECE_BYTES = 256
 
 Engaged = Awaitable[Any] | Fault
 """The receipt of a stop that is engaged already, to be waited for, or why there is none."""

@@ -1,11 +1,14 @@
 """Checks the chain of an MHS evidence bundle with the Python standard library and nothing else.
 
-    python verify_evidence.py BUNDLE.json
+    python verify_evidence.py BUNDLE.json [PUBLIC_KEY]
 
 Exit code 0: every digest, link and number is right; 1: one line for each that is not; 2: the file is no bundle.
+With PUBLIC_KEY (base64, as the endpoint's descriptor showed it) every receipt must be covered by a signature of that
+key; without it the bundle's own key is taken. Signatures are checked where the package cryptography is installed.
 It does not check the receipts against receipt.schema.json: `mhsctl evidence --verify --file BUNDLE.json` does.
 """
 
+import base64
 import hashlib
 import json
 import sys
@@ -77,6 +80,9 @@ def problems(bundle):
         except (KeyError, TypeError):
             yield f"entry {place} of receipts has no usable evidence member"
             continue
+        checkpoint = info.get("checkpoint") if last is None else None
+        if checkpoint and checkpoint["seq"] == seq - 1 and checkpoint["digest"] != prev_digest:
+            yield f"seq {seq}: prev_digest is not the digest of endpoint_info.checkpoint"
         if seq == 1 and prev_digest != genesis:
             yield "seq 1: prev_digest is not the genesis digest"
         if last and not (bundle.get("selection") and seq > last["seq"] + 1):
@@ -91,6 +97,37 @@ def problems(bundle):
         yield "head_digest is not the digest of the last receipt"
 
 
+def signature(bundle, expected_key):
+    """(what is wrong with the signed head, one sentence on it otherwise); the first is None where nothing is."""
+    signed, info, receipts = bundle.get("signature"), bundle["endpoint_info"], bundle["receipts"]
+    if signed is None:
+        return ("there is no signature" if expected_key else None), "not signed"
+    if expected_key not in (None, signed["public_key"]):
+        return "it is signed with another key than the one expected", None
+    chain = {0: info["genesis_digest"]}
+    chain.update((each["evidence"]["seq"], each["evidence"]["digest"]) for each in receipts)
+    if chain.get(signed["seq"]) != signed["digest"]:
+        return f"the receipt at the signed head, seq {signed['seq']}, has another digest or is missing", None
+    unsigned = max(chain) - signed["seq"]
+    if expected_key and unsigned:
+        return f"{unsigned} receipts after the signed head are not covered", None
+    try:
+        from cryptography.exceptions import InvalidSignature
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+    except ImportError:
+        if expected_key:
+            return "the signature cannot be checked without the package cryptography", None
+        return None, "signature not checked: the package cryptography is not installed"
+    text = {name: signed[name] for name in ("seq", "digest", "signed_at")} | {"type": "mhs-signed-head"}
+    text |= {name: info[name] for name in ("endpoint_id", "genesis_digest")}
+    key, value = (base64.b64decode(signed[name], validate=True) for name in ("public_key", "value"))
+    try:
+        Ed25519PublicKey.from_public_bytes(key).verify(value, jcs(text).encode())
+    except InvalidSignature:
+        return "the signature is not of that key", None
+    return None, f"signed through seq {signed['seq']} by {signed['public_key']}"
+
+
 def unique(pairs):
     if len(dict(pairs)) != len(pairs):
         raise ValueError("an object has a key twice")
@@ -98,18 +135,20 @@ def unique(pairs):
 
 
 def main(argv):
-    if len(argv) != 1:
-        print("usage: python verify_evidence.py BUNDLE.json", file=sys.stderr)
+    if len(argv) not in (1, 2):
+        print("usage: python verify_evidence.py BUNDLE.json [PUBLIC_KEY]", file=sys.stderr)
         return 2
     try:
         with open(argv[0], encoding="utf-8") as file:
             bundle = json.load(file, object_pairs_hook=unique)
         found = list(problems(bundle))
+        wrong, said = signature(bundle, argv[1] if len(argv) == 2 else None)
+        found += [f"signature: {wrong}"] if wrong else []
         count = len(bundle["receipts"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         print(f"{argv[0]}: no evidence bundle: {type(error).__name__}: {error}", file=sys.stderr)
         return 2
-    print("\n".join(found) if found else f"valid: {count} receipts, head {bundle['head_digest']}")
+    print("\n".join(found) if found else f"valid: {count} receipts, head {bundle['head_digest']}\n{said}")
     return 1 if found else 0
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from mhsd import MHS_VERSION, SPEC_VERSION
 from mhsd.bindings.rpc import RPC, SCHEMAS
+from mhsd.core.heads import ALGORITHM
 from mhsd.services.endpoint import NOT_CERTIFIED, SERVER, Endpoint
 from mhsd.wire.json_text import encode
 
@@ -29,6 +30,9 @@ def descriptor(endpoint: Endpoint, *, url: str | None, auth: Sequence[str], show
         "features": [NOT_CERTIFIED, *endpoint.features],
         "safety": {"certified": False, "notice": NOT_CERTIFIED},
     }
+    if endpoint.store.public_key is not None:
+        # Whoever notes it now can tell later that a chain of receipts was not made anew.
+        document["evidence"] = {"algorithm": ALGORITHM, "public_key": endpoint.store.public_key}
     if shows_devices:
         document["devices"] = endpoint.descriptor_devices()
     return encode(document)

@@ -3,10 +3,13 @@
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
+import attrs
 import typer
 
 from mhsd.cli import exits
@@ -19,8 +22,13 @@ from mhsd.cli.terminal import Paint, emit, plain, say, table, value
 from mhsd.client.client import Client
 from mhsd.client.errors import error
 
+_NEWEST = ("created_at", "head_digest", "signature")
+"""Members that the last page has right, for all of them."""
 _SHOWN = 20
 """How many receipts the table for a person has; all of them are in the bundle."""
+
+if TYPE_CHECKING:
+    from mhsd.core.chain import BundleCheck
 
 Bundle = dict[str, Any]
 
@@ -38,6 +46,14 @@ def evidence(
         Path | None,
         typer.Option("--file", metavar="BUNDLE", help="a stored bundle in place of the endpoint's"),
     ] = None,
+    public_key: Annotated[
+        str | None,
+        typer.Option(
+            "--public-key",
+            metavar="KEY",
+            help="with --verify: all must be signed by this key, as the endpoint's descriptor once showed it",
+        ),
+    ] = None,
     device: DeviceOption = None,
     session: Annotated[
         str | None, typer.Option("--session", metavar="ID", help="only the receipts of this session")
@@ -47,91 +63,153 @@ def evidence(
     if file is not None:
         bundle = json_object(f"@{file}", "--file")
         verify = verify or output is None
+        export = _take(iter([bundle]), output, public_key, verify=verify, keep=True)
     else:
         with link.client() as client:
-            bundle = export(client, device, session)
-    report = verified(bundle) if verify else None
-    if output is not None:
-        _write(output, bundle)
+            pages = exported_pages(client, _selection(client, device, session))
+            keep = output is None and not verify
+            export = _take(pages, output, public_key, verify=verify, keep=keep)
     if link.json:
-        emit(_document(bundle, report, output))
+        emit(_document(export, output))
     else:
-        say(_lines(bundle, report, output))
-    return exits.OK if report is None or report["valid"] else exits.FAILED
+        say(_lines(export, output))
+    return exits.OK if export.report is None or export.report["valid"] else exits.FAILED
 
 
-def export(client: Client, device: str | None, session: str | None) -> Bundle:
-    """All pages as one bundle [EVID-001]; `device` and `session` make it a selection."""
+@attrs.define
+class Export:
+    """What came of one pass over the pages: what is shown, and the receipts only where they are wanted."""
+
+    bundle: Bundle
+    count: int = 0
+    report: dict[str, Any] | None = None
+
+
+def _selection(client: Client, device: str | None, session: str | None) -> dict[str, Any]:
     selection: dict[str, Any] = {}
     if device is not None:
         selection["device_id"] = named(devices_of(client.hello()), device)["device_id"]
     if session is not None:
         selection["session_id"] = session
-    bundle = client.call("mhs.evidence.export", selection)
-    receipts = list(bundle.get("receipts") or [])
-    last = bundle
-    while last.get("truncation"):
-        since = last["truncation"].get("next_since_receipt")
-        last = client.call("mhs.evidence.export", {**selection, "since_receipt": since})
-        page = last.get("receipts") or []
-        if not page:
+    return selection
+
+
+def exported_pages(client: Client, selection: Mapping[str, Any]) -> Iterator[Bundle]:
+    """Every page of the endpoint's evidence in order, until the head [EVID-001]."""
+    page = client.call("mhs.evidence.export", selection)
+    yield page
+    while page.get("truncation"):
+        since = page["truncation"].get("next_since_receipt")
+        page = client.call("mhs.evidence.export", {**selection, "since_receipt": since})
+        if not page.get("receipts"):
             raise error("MHS.PROTOCOL.INVALID_REQUEST", "the endpoint's next page of evidence is empty")
-        receipts += page
-    # Created and headed as the last page says, which is the newest.
-    return {**bundle, **{name: last.get(name) for name in ("created_at", "head_digest")}} | {
-        "receipts": receipts,
-        "truncation": None,
-    }
+        yield page
 
 
-def verified(bundle: Mapping[str, Any]) -> dict[str, Any]:
-    """The report of this program's own check [EVID-003, EVID-004]."""
+def _take(
+    pages: Iterator[Bundle], output: Path | None, public_key: str | None, *, verify: bool, keep: bool
+) -> Export:
+    """Goes over the pages once: checks, writes and keeps them as asked, and holds one at a time otherwise."""
+    first = next(pages)
+    check = _checker(first, public_key) if verify else None
+    with _writer(output, first) as write:
+        export = Export(dict(first) if keep else {**first, "receipts": []})
+        for page in chain([first], pages):
+            found = page.get("receipts")
+            receipts: list[Any] = found if isinstance(found, list) else []
+            export.count += len(receipts)
+            if check is not None:
+                check.turn(page)
+                for receipt in receipts:
+                    check.add(receipt)
+            write(receipts)
+            if keep and page is not first:
+                export.bundle["receipts"] = [*export.bundle["receipts"], *receipts]
+            # Created and headed as the last page says, which is the newest.
+            newest = {name: page[name] for name in _NEWEST if page.get(name) is not None}
+            export.bundle |= {**newest, "truncation": None} if page is not first else newest
+        write(None, {name: export.bundle[name] for name in _NEWEST if name in export.bundle})
+    export.report = None if check is None else check.report()
+    return export
+
+
+def _checker(bundle: Mapping[str, Any], public_key: str | None) -> "BundleCheck":
+    """This program's own check [EVID-003, EVID-004]."""
     from mhsd.base.resources import schema_document
-    from mhsd.core.chain import verify_bundle
+    from mhsd.core.chain import BundleCheck
     from mhsd.wire.schema import compile_schema
 
     receipt = compile_schema(schema_document("receipt"), resolve=schema_document)
-    return dict(
-        verify_bundle(
-            bundle, lambda body: [f"{each['path']} {each['message']}" for each in receipt.errors(body)]
-        )
+    return BundleCheck(
+        bundle,
+        lambda body: [f"{each['path']} {each['message']}" for each in receipt.errors(body)],
+        public_key=public_key,
     )
 
 
-def _write(path: Path, bundle: Bundle) -> None:
-    """Writes the file whole or not at all."""
+class _Write(Protocol):
+    def __call__(self, receipts: Sequence[Any] | None, newest: Mapping[str, Any] | None = None) -> None: ...
+
+
+@contextmanager
+def _writer(path: Path | None, first: Bundle) -> Iterator[_Write]:
+    """Writes one bundle page by page, whole or not at all; what is written is on the disk in the end."""
+    if path is None:
+        yield lambda receipts, newest=None: None
+        return
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
-        partial.write_text(json.dumps(bundle, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+        with partial.open("w", encoding="utf-8") as file:
+            lasting = {name: each for name, each in first.items() if name not in (*_NEWEST, "receipts")}
+            file.write(_json({**lasting, "truncation": None})[:-1] + ', "receipts": [')
+            separator = "\n"
+
+            def write(receipts: Sequence[Any] | None, newest: Mapping[str, Any] | None = None) -> None:
+                nonlocal separator
+                for receipt in receipts or ():
+                    file.write(separator + _json(receipt))
+                    separator = ",\n"
+                if newest is not None:
+                    file.write("\n]" + (", " + _json(newest)[1:] if newest else "}") + "\n")
+
+            yield write
+            file.flush()
+            os.fsync(file.fileno())
         partial.replace(path)
     except OSError as problem:
-        partial.unlink(missing_ok=True)
         raise UsageProblem(f"{path} cannot be written: {problem.strerror}") from None
+    finally:
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
 
 
-def _document(bundle: Bundle, report: dict[str, Any] | None, output: Path | None) -> Any:
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _document(export: Export, output: Path | None) -> Any:
     if output is not None:
         return {
             "file": str(output),
-            "receipts": len(bundle["receipts"]),
-            "head_digest": bundle.get("head_digest"),
-            "report": report,
+            "receipts": export.count,
+            "head_digest": export.bundle.get("head_digest"),
+            "report": export.report,
         }
-    return bundle if report is None else report
+    return export.bundle if export.report is None else export.report
 
 
-def _lines(bundle: Bundle, report: dict[str, Any] | None, output: Path | None) -> list[str]:
-    receipts = bundle.get("receipts")
+def _lines(export: Export, output: Path | None) -> list[str]:
+    receipts = export.bundle.get("receipts")
     receipts = [each for each in receipts if isinstance(each, dict)] if isinstance(receipts, list) else []
-    lines = [] if report is not None else _receipt_table(receipts)
+    lines = [] if export.report is not None or output is not None else _receipt_table(receipts)
     lines += table(
         [
-            ["receipts", str(len(receipts))],
-            ["head digest", value(bundle.get("head_digest"))],
+            ["receipts", str(export.count)],
+            ["head digest", value(export.bundle.get("head_digest"))],
             *([["written to", str(output)]] if output is not None else []),
         ]
     )
-    return lines if report is None else [*lines, *_report_lines(report)]
+    return lines if export.report is None else [*lines, *_report_lines(export.report)]
 
 
 def _receipt_table(receipts: list[Any]) -> list[str]:
@@ -159,8 +237,18 @@ def _report_lines(report: Mapping[str, Any]) -> list[str]:
         lines.append("a selection: each receipt was checked, the chain between them cannot be")
     elif report.get("from_seq") not in (None, 1):
         lines.append(f"begins at receipt {report['from_seq']} of the chain")
+    lines.append(_signature_line(report.get("signature") or {}))
     for problem in report.get("errors") or []:
         lines.append(
             f"  seq {value(problem.get('seq'))}: {value(problem.get('mhs_code'))} {value(problem.get('detail'))}"
         )
     return lines
+
+
+def _signature_line(signature: Mapping[str, Any]) -> str:
+    if signature.get("state") == "valid":
+        unsigned = signature.get("unsigned_receipts")
+        rest = f"; {unsigned} later receipts are not covered" if unsigned else ""
+        seq, key = value(signature.get("seq")), value(signature.get("public_key"))
+        return f"signed through receipt {seq} by {key}{rest}"
+    return f"signature {signature.get('state')}: {value(signature.get('detail'))}"

@@ -12,11 +12,13 @@ from typing import Any, TypeGuard
 import attrs
 
 from mhsd.base.resources import schema_document
+from mhsd.core.heads import HeadCheck, ed25519
 from mhsd.wire.canonical import MAX_SAFE_INTEGER, NotCanonical, canonical, digest, sha256_text
 from mhsd.wire.schema import Validator, compile_schema
 
 CHAIN_BROKEN = "MHS.EVIDENCE.CHAIN_BROKEN"
 RECEIPT_INVALID = "MHS.EVIDENCE.RECEIPT_INVALID"
+SIGNATURE_INVALID = "MHS.EVIDENCE.SIGNATURE_INVALID"
 
 BUNDLE_VERSION = "1.0.0"
 
@@ -58,12 +60,16 @@ def _receipt_schema() -> Validator:
     return compile_schema(schema_document("receipt"), resolve=schema_document)
 
 
-def verify_bundle(bundle: Any, receipt_errors: ReceiptErrors = receipt_errors) -> dict[str, Any]:
-    """The report on a bundle of any endpoint: `{valid, checked, head_digest, errors, from_seq, contiguous}`.
+def verify_bundle(
+    bundle: Any, receipt_errors: ReceiptErrors = receipt_errors, *, public_key: str | None = None
+) -> dict[str, Any]:
+    """The report on a bundle: `{valid, checked, head_digest, errors, from_seq, contiguous, signature}`.
 
-    Never raises for a bad bundle: what cannot be read is an error of the report [EVID-003, EVID-004].
+    Any endpoint's will do. Never raises for a bad bundle: what cannot be read is an error of the report [EVID-003,
+    EVID-004]. With `public_key`, the endpoint's as it is known from elsewhere, every receipt must be covered by a
+    signature of that key.
     """
-    check = BundleCheck(bundle, receipt_errors)
+    check = BundleCheck(bundle, receipt_errors, public_key=public_key)
     for receipt in check.receipts:
         check.add(receipt)
     return check.report()
@@ -78,8 +84,9 @@ class BundleCheck:
     says `contiguous: false`.
     """
 
-    def __init__(self, bundle: Any, receipt_errors: ReceiptErrors) -> None:
+    def __init__(self, bundle: Any, receipt_errors: ReceiptErrors, *, public_key: str | None = None) -> None:
         self._bundle: Mapping[str, Any] = bundle if isinstance(bundle, Mapping) else {}
+        self._public_key = public_key
         self._receipt_errors = receipt_errors
         self._errors: list[dict[str, Any]] = []
         self._unlisted = 0
@@ -91,6 +98,12 @@ class BundleCheck:
         self.receipts: list[Any] = receipts if isinstance(receipts, list) else []
         self._selection = self._bundle.get("selection") is not None
         self._genesis: str | None = self._check_envelope(bundle)
+        info = self._bundle.get("endpoint_info")
+        info = info if isinstance(info, Mapping) else {}
+        of_whom = (info.get("endpoint_id"), self._genesis)
+        self._signature = HeadCheck(self._bundle.get("signature"), *of_whom)
+        self._checkpoint = HeadCheck(info.get("checkpoint"), *of_whom)
+        self._see(0, self._genesis)
 
     def _check_envelope(self, bundle: Any) -> str | None:
         """What the bundle says of itself; returns the digest that stands before the first receipt."""
@@ -139,11 +152,25 @@ class BundleCheck:
             return
         if self._from_seq is None:
             self._from_seq = place.seq
+            self._see(place.seq - 1, place.prev_digest)
         self._check_link(place)
         place.computed = _recompute(receipt, place.prev_digest)
         if place.computed != place.digest:
             self._error(place.seq, CHAIN_BROKEN, "the receipt does not have the digest that it states")
+        self._see(place.seq, place.computed)
         self._last = place
+
+    def turn(self, page: Mapping[str, Any]) -> None:
+        """Go on with the next page of the same export: its receipts are added next, and its head counts from now on."""
+        self._bundle = {**self._bundle, "head_digest": page.get("head_digest")}
+        if page.get("signature") is not None:
+            # It lies among the receipts of its own page.
+            signature = self._signature
+            self._signature = HeadCheck(page["signature"], signature.endpoint_id, signature.genesis_digest)
+
+    def _see(self, seq: int, digest: str | None) -> None:
+        self._signature.see(seq, digest)
+        self._checkpoint.see(seq, digest)
 
     def _check_link(self, place: "_Place") -> None:
         before = self._last
@@ -162,6 +189,7 @@ class BundleCheck:
     def report(self) -> dict[str, Any]:
         """The verification report, after the last receipt; call it once."""
         self._check_head()
+        signature = self._check_signature()
         if self._unlisted:
             self._errors.append(_entry(None, CHAIN_BROKEN, f"{self._unlisted} further errors are not listed"))
         return {
@@ -171,7 +199,39 @@ class BundleCheck:
             "errors": self._errors,
             "from_seq": self._from_seq,
             "contiguous": self._contiguous and not self._selection,
+            "signature": signature,
         }
+
+    def _check_signature(self) -> dict[str, Any]:
+        """What the report says of the signature and of the signed checkpoint that the bundle starts from."""
+        verify = ed25519() if self._signature.member or self._checkpoint.member else None
+        state, detail = self._signature.verdict(self._public_key, verify)
+        member = self._signature.member if self._signature.readable else {"seq": None, "public_key": None}
+        seq = member["seq"]
+        unsigned = self._checked
+        if state == "valid" and seq is not None:
+            unsigned = 0 if self._last is None else max(0, self._last.seq - seq)
+        if state == "invalid" or (self._public_key is not None and state != "valid"):
+            self._error(seq, SIGNATURE_INVALID, f"signature: {detail}")
+        elif self._public_key is not None and unsigned:
+            self._error(seq, SIGNATURE_INVALID, f"{unsigned} receipts after the signed head are not covered")
+        checkpoint, why = self._checkpoint.verdict(None, verify)
+        # A bundle may start anywhere after the checkpoint; then the two say nothing of each other.
+        if checkpoint == "invalid" and self._starts_at_checkpoint():
+            self._error(self._from_seq, SIGNATURE_INVALID, f"endpoint_info.checkpoint: {why}")
+        elif checkpoint == "invalid":
+            checkpoint = "unchecked"
+        return {
+            "state": state,
+            **({} if detail is None else {"detail": detail}),
+            "seq": seq,
+            "public_key": member["public_key"],
+            "unsigned_receipts": unsigned,
+            "checkpoint": checkpoint,
+        }
+
+    def _starts_at_checkpoint(self) -> bool:
+        return self._from_seq is None or self._checkpoint.member["seq"] >= self._from_seq - 1
 
     def _check_head(self) -> None:
         stated = self._bundle.get("head_digest")

@@ -130,6 +130,7 @@ class _Daemon:
             endpoint_id=self._config.endpoint_id,
             mhs_version=MHS_VERSION,
             created_at=rfc3339(time.time()),
+            retention_days=self._config.retention_days,
             device_ids=[self._config.endpoint_id + device.manifest.path for device in self._devices],
         )
 

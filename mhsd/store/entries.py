@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import attrs
 
+from mhsd.core.heads import SignedHead
 from mhsd.wire.canonical import canonical
 from mhsd.wire.json_text import Raw
 
@@ -129,3 +130,9 @@ class Page:
     receipts: tuple[StoredReceipt, ...]
     next_seq: int
     remaining: int
+    first_seq: int = 1
+    """The oldest receipt that is kept."""
+    head: SignedHead | None = None
+    """The newest signed head among these receipts."""
+    checkpoint: SignedHead | None = None
+    """The signed head before the oldest receipt, once older ones were removed."""

@@ -14,6 +14,7 @@ from mhsd.store.database import DATABASE_FILE, Connect, open_database, open_read
 from mhsd.store.directories import open_scratch_dir, open_state_dir, remove_scratch_dir, sync_directory
 from mhsd.store.latch import LATCH_FILE, EveryDeviceLatched, LatchFile, LatchRecord, open_latch
 from mhsd.store.receipts import PageReader, ReceiptReader
+from mhsd.store.signing import Signer, open_signer
 from mhsd.wire.canonical import canonical
 
 Genesis = Mapping[str, str]
@@ -36,6 +37,7 @@ class StoreFiles:
     reader: ReceiptReader
     pages: PageReader
     latch: LatchFile | None
+    signer: Signer | None
     abandoned: bool = False
 
 
@@ -73,12 +75,14 @@ def _open(
     path = directory / DATABASE_FILE
     created_at = genesis["created_at"]
     latch: LatchFile | None = None
+    signer: Signer | None = None
     latched: Mapping[str, LatchRecord] = {}
     if kind == "state_dir":
         # The latch comes first: a database without one is then never an interrupted beginning.
         latch = open_latch(directory / LATCH_FILE, fresh=not path.exists(), now=created_at)
         stack.callback(latch.close)
         latched = latch.latched
+        signer = open_signer(directory)
     writer = open_database(path, durable=kind == "state_dir", created_at=created_at, connect=connect)
     stack.callback(_close, writer)
     try:
@@ -92,7 +96,7 @@ def _open(
             latched = latched.naming([*device_ids, *reader.device_ids()])
     except (OSError, sqlite3.Error) as error:
         raise unusable(path, error) from None
-    return StoreFiles(kind, genesis, latched, path, writer, reader, pages, latch)
+    return StoreFiles(kind, genesis, latched, path, writer, reader, pages, latch, signer)
 
 
 def _close(connection: sqlite3.Connection | ReceiptReader | PageReader) -> None:

@@ -5,7 +5,9 @@ from contextlib import closing
 from threading import Lock
 from typing import Any
 
+from mhsd.core.heads import SignedHead
 from mhsd.store.entries import CommandRow, Page, StoredReceipt
+from mhsd.store.retention import FLOOR
 from mhsd.wire.json_text import count_items
 
 _COMMAND = "device_id, command_id, input_digest, principal_id, operation_id, session_id"
@@ -34,6 +36,10 @@ AND (:device_id IS NULL OR device_id = :device_id)
 AND (:status IS NULL OR json_extract(CAST(body AS TEXT), '$.status') = :status)
 ORDER BY seq DESC LIMIT :most
 """  # noqa: S608
+_HEAD = """
+SELECT seq, digest, signed_at, public_key, value FROM signed_heads
+WHERE seq BETWEEN ? AND ? AND value IS NOT NULL ORDER BY seq DESC LIMIT 1
+"""
 _INTENTS = f"SELECT slot, {_COMMAND}, body FROM intents ORDER BY slot"  # noqa: S608
 
 
@@ -61,6 +67,11 @@ class ReceiptReader:
     def head(self) -> tuple[int, str] | None:
         row = self._first("SELECT seq, digest FROM receipts ORDER BY seq DESC LIMIT 1")
         return None if row is None else (row[0], row[1])
+
+    def signed_seq(self) -> int:
+        """The receipt at the newest signed head; 0 where there is none."""
+        row = self._first("SELECT max(seq) FROM signed_heads")
+        return 0 if row is None or row[0] is None else int(row[0])
 
     def intents(self) -> list[tuple[Any, ...]]:
         """(slot, device_id, command_id, input_digest, principal_id, operation_id, session_id, body), by slot."""
@@ -99,13 +110,17 @@ class PageReader:
         self,
         since_seq: int,
         *,
+        up_to_seq: int | None,
         device_id: str | None,
         session_id: str | None,
         max_receipts: int,
         max_bytes: int,
         max_items: int,
     ) -> Page:
-        """The receipts after `since_seq`, up to the first limit that is reached, but at least one if there is one."""
+        """The receipts after `since_seq`, up to the first limit that is reached, but at least one if there is one.
+
+        `up_to_seq` is the last one there is for this page; what was added since is neither shown nor counted.
+        """
         where, chosen = _selection(device_id, session_id)
         receipts: list[StoredReceipt] = []
         bytes_left, items_left = max_bytes, max_items
@@ -113,9 +128,12 @@ class PageReader:
             # One read transaction, so that the page and what remains after it speak of one moment.
             self._db.execute("BEGIN")
             try:
+                floor = self._number(FLOOR)
+                since_seq = max(since_seq, floor)
+                last_seq = self._number("SELECT max(seq) FROM receipts") if up_to_seq is None else up_to_seq
                 rows = self._db.execute(
-                    f"SELECT {_STORED} FROM receipts WHERE seq > ?{where} ORDER BY seq LIMIT ?",  # noqa: S608
-                    (since_seq, *chosen, max_receipts),
+                    f"SELECT {_STORED} FROM receipts WHERE seq > ? AND seq <= ?{where} ORDER BY seq LIMIT ?",  # noqa: S608
+                    (since_seq, last_seq, *chosen, max_receipts),
                 )
                 with closing(rows):
                     for row in rows:
@@ -127,7 +145,14 @@ class PageReader:
                             break
                         receipts.append(receipt)
                 last = receipts[-1].seq if receipts else since_seq
-                return Page(tuple(receipts), last, self._remaining(last, where, chosen))
+                return Page(
+                    tuple(receipts),
+                    last,
+                    self._remaining(last, last_seq, where, chosen),
+                    floor + 1,
+                    None if chosen else self._signed_head(since_seq + 1, last),
+                    self._signed_head(floor, floor) if floor and not chosen else None,
+                )
             finally:
                 self._db.execute("COMMIT")
 
@@ -139,14 +164,20 @@ class PageReader:
         with self._lock:
             return [StoredReceipt(*row) for row in self._db.execute(_OUTCOMES_OF_SESSION, asked)]
 
-    def _remaining(self, last: int, where: str, chosen: list[str]) -> int:
+    def _remaining(self, last: int, last_seq: int, where: str, chosen: list[str]) -> int:
         if not chosen:
             # The chain has no holes, so nothing need be counted.
-            rows = self._db.execute("SELECT max(seq) FROM receipts").fetchall()
-            return max(0, (rows[0][0] or 0) - last)
-        count = f"SELECT count(*) FROM receipts WHERE seq > ?{where}"  # noqa: S608
-        remaining: int = self._db.execute(count, (last, *chosen)).fetchall()[0][0]
-        return remaining
+            return max(0, last_seq - last)
+        count = f"SELECT count(*) FROM receipts WHERE seq > ? AND seq <= ?{where}"  # noqa: S608
+        return self._number(count, last, last_seq, *chosen)
+
+    def _signed_head(self, first_seq: int, last_seq: int) -> SignedHead | None:
+        rows = self._db.execute(_HEAD, (first_seq, last_seq)).fetchall()
+        return SignedHead(*rows[0]) if rows else None
+
+    def _number(self, sql: str, *parameters: Any) -> int:
+        rows = self._db.execute(sql, parameters).fetchall()
+        return int(rows[0][0] or 0) if rows else 0
 
 
 def _selection(device_id: str | None, session_id: str | None) -> tuple[str, list[str]]:

@@ -7,7 +7,7 @@ disk is not.
 import json
 import logging
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -16,12 +16,16 @@ import trio
 from mhsd.core.chain import genesis_digest
 from mhsd.store.entries import CommandRow, Entry, Intent, Page, StoredReceipt, StoreFailed
 from mhsd.store.files import StoreFiles
+from mhsd.store.heads import Heads
 from mhsd.store.latch import LatchWriter
 from mhsd.store.ledger import Ledger, Staged, row_of_intent
+from mhsd.store.retention import Retention
 from mhsd.store.writer import Ticket, Writer
 
 log = logging.getLogger("mhsd.store")
 
+SIGN_S = 2.0
+"""How long a signed head is waited for where it is wanted."""
 FLUSH_S = 10.0
 """How long closing waits for a disk that does not answer."""
 
@@ -39,7 +43,9 @@ PAGE_ITEMS = 18_000
 class Store:
     """Open it with `open_store`; every method is for the event loop's thread, except `page`, which any may call."""
 
-    def __init__(self, files: StoreFiles, *, inline: bool) -> None:
+    def __init__(
+        self, files: StoreFiles, *, inline: bool, retention_days: int, now: Callable[[], float]
+    ) -> None:
         self.kind = files.kind
         self.directory = files.path.parent
         """Where the store lies: the state directory, or the temporary one that ends with the store."""
@@ -56,9 +62,20 @@ class Store:
         self._damage: str | None = None
         self.abandoned = False
         """Whether `close` left a thread behind that waits for the disk."""
+        self._signer = files.signer
+        self._heads = Heads(
+            files.signer,
+            endpoint_id=files.genesis["endpoint_id"],
+            genesis_digest=self.genesis_digest,
+            head=(self._ledger.durable_seq, self._ledger.durable_digest),
+            signed_seq=files.reader.signed_seq(),
+            now=now,
+        )
         self._writer = Writer(
             files.writer,
             files.path,
+            self._heads,
+            Retention(retention_days, now=now),
             inline=inline,
             on_landed=self._landed,
             on_failed=self._forget_what_is_not_durable,
@@ -132,10 +149,32 @@ class Store:
         """(seq, digest) of the last durable receipt; (0, the genesis digest) before the first."""
         return self._ledger.durable_seq, self._ledger.durable_digest
 
+    @property
+    def public_key(self) -> str | None:
+        """The key that the heads are signed with, in base64; None for a store that does not sign."""
+        return None if self._signer is None else self._signer.public_key
+
+    async def sign_head(self) -> int | None:
+        """Have everything that is durable now covered by a signed head; its seq, or None where it cannot be signed."""
+        if self._signer is None or self.failure is not None or self._closed:
+            return None
+        if not self._heads.unsigned:
+            return self._heads.signed_seq
+        with trio.move_on_after(SIGN_S):
+            if not self._signer.ready:
+                await trio.to_thread.run_sync(self._signer.load)
+            ticket = Ticket(())
+            self._writer.submit(Staged(), ticket, sign=True)
+            with suppress(StoreFailed):
+                await ticket.wait()
+                return self._heads.signed_seq
+        return None
+
     def page(
         self,
         since_seq: int = 0,
         *,
+        up_to_seq: int | None = None,
         device_id: str | None = None,
         session_id: str | None = None,
         max_receipts: int = PAGE_RECEIPTS,
@@ -149,6 +188,7 @@ class Store:
         with self._reading():
             return self._pages.page(
                 since_seq,
+                up_to_seq=up_to_seq,
                 device_id=device_id,
                 session_id=session_id,
                 max_receipts=max_receipts,
@@ -194,11 +234,23 @@ class Store:
 
     async def run(self) -> None:
         """The writing tasks, until `close`; `open_store` starts it."""
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._writer.run)
-            if self._latch is not None:
-                nursery.start_soon(self._latch.run)
-        self._finished.set()
+        try:
+            async with trio.open_nursery() as nursery:
+                if self._latch is not None:
+                    nursery.start_soon(self._latch.run)
+                async with trio.open_nursery() as writing:
+                    writing.start_soon(self._load_signer)
+                    await self._writer.run()
+                    writing.cancel_scope.cancel()
+        finally:
+            self._finished.set()
+
+    async def _load_signer(self) -> None:
+        """Have the key ready when the first signature is due, while the writer goes on writing."""
+        await self._writer.wants_signer.wait()
+        if self._signer is not None:
+            await trio.to_thread.run_sync(self._signer.load)
+        self._writer.nudge()
 
     async def close(self) -> None:
         """Take no more entries and write what there is, for at most FLUSH_S; cancelling does not shorten it."""

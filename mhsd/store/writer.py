@@ -17,7 +17,9 @@ import attrs
 import trio
 
 from mhsd.store.entries import StoredReceipt, StoreFailed
+from mhsd.store.heads import Head, Heads
 from mhsd.store.ledger import Staged, Statement
+from mhsd.store.retention import FIRST_LOOK_S, LOOK_EVERY_S, REST_FACTOR, Retention
 
 log = logging.getLogger("mhsd.store")
 
@@ -59,6 +61,7 @@ class Ticket:
 class _Work:
     staged: Staged
     ticket: Ticket
+    sign: bool
 
 
 class Writer:
@@ -68,6 +71,8 @@ class Writer:
         self,
         db: sqlite3.Connection,
         path: Path,
+        heads: Heads,
+        retention: Retention,
         *,
         inline: bool,
         on_landed: Callable[[Staged], None],
@@ -76,6 +81,10 @@ class Writer:
         self._db = db
         self._path = path
         self._file = _identity(path)
+        self._heads, self._retention = heads, retention
+        self._prune_at_mono_s = float("inf")
+        self.wants_signer = trio.Event()
+        """Set when a signature is due that must wait until `Signer.load` was called elsewhere."""
         self._inline = inline
         self._on_landed, self._on_failed = on_landed, on_failed
         self._limiter = trio.CapacityLimiter(1)
@@ -87,19 +96,29 @@ class Writer:
         self._bytes = 0
         self.failure: str | None = None
 
-    def submit(self, staged: Staged, ticket: Ticket) -> None:
-        """Hand over the next entries of the chain; the order of the calls is the order on the disk."""
-        self._waiting.append(_Work(staged, ticket))
+    def submit(self, staged: Staged, ticket: Ticket, *, sign: bool = False) -> None:
+        """Hand over the next entries of the chain; the order of the calls is the order on the disk.
+
+        With `sign` the head is signed in the same transaction.
+        """
+        self._waiting.append(_Work(staged, ticket, sign))
+        self._wake.set()
+
+    def nudge(self) -> None:
+        """Look again for what can be done meanwhile."""
         self._wake.set()
 
     async def run(self) -> None:
         """The writing task. It ends after `close`, when everything that was handed over is written."""
+        self._prune_at_mono_s = trio.current_time() + FIRST_LOOK_S
         with self._scope:
             while self._waiting or not self._closing:
                 if self._waiting:
                     await self._commit_next()
                 else:
                     await self._rest()
+            if self._heads.unsigned and self.failure is None:
+                await self._sign()
         if self._waiting:
             self._fail("the store was closed before it could write", ())
 
@@ -115,8 +134,11 @@ class Writer:
             await trio.lowlevel.checkpoint()
         batch = [self._waiting.popleft() for _ in range(min(MOST_PER_COMMIT, len(self._waiting)))]
         statements = [statement for work in batch for statement in work.staged.statements]
+        receipts = [receipt for work in batch for receipt in work.staged.receipts]
+        head = (receipts[-1].seq, receipts[-1].digest) if receipts else self._heads.head
+        signing = self._signs(head, asked=any(work.sign for work in batch))
         try:
-            await self._elsewhere(lambda: self._commit(statements))
+            await self._elsewhere(lambda: self._commit(statements, head if signing else None))
         except Exception as error:
             # Named boundary: whatever kept the write from the disk, the chain must not go on after it.
             self._fail(f"a write failed: {error}", batch)
@@ -124,24 +146,82 @@ class Writer:
         except trio.Cancelled:
             self._fail("the store was closed while the disk did not answer", batch)
             raise
+        self._heads.head = head
+        if signing:
+            self._heads.signed(head)
         for work in batch:
             self._on_landed(work.staged)
         for work in batch:
             work.ticket.succeed()
         self._commits += 1
-        self._bytes += sum(len(receipt.data) for work in batch for receipt in work.staged.receipts)
+        self._bytes += sum(len(receipt.data) for receipt in receipts)
         if self._commits >= CHECKPOINT_COMMITS or self._bytes >= CHECKPOINT_BYTES:
             await self._checkpoint()
 
+    def _signs(self, head: Head, *, asked: bool) -> bool:
+        """Whether the next commit signs this head; never where the key would have to be loaded first."""
+        if head[0] <= self._heads.signed_seq or not (asked or self._heads.due(head)):
+            return False
+        if not self._heads.ready and not self._inline:
+            self.wants_signer.set()
+            return False
+        return True
+
     async def _rest(self) -> None:
-        if self._commits and not self._inline:
-            with trio.move_on_after(IDLE_S):
-                await self._wake.wait()
-            if not self._wake.is_set():
-                await self._checkpoint()
-        else:
+        if self._inline:
             await self._wake.wait()
+        else:
+            busy = self._commits or (self._heads.unsigned and not self.wants_signer.is_set())
+            patience_s = IDLE_S if busy else float("inf")
+            patience_s = min(patience_s, max(0.0, self._prune_at_mono_s - trio.current_time()))
+            with trio.move_on_after(patience_s):
+                await self._wake.wait()
+            if not self._wake.is_set() and self.failure is None:
+                await self._use_quiet_time()
         self._wake = trio.Event()
+
+    async def _use_quiet_time(self) -> None:
+        """Sign the head, empty the log, and remove what is too old; one piece of each."""
+        if trio.current_time() >= self._prune_at_mono_s:
+            await self._prune()
+            return
+        if self._heads.unsigned and self._heads.ready:
+            await self._sign()
+        elif self._heads.unsigned:
+            self.wants_signer.set()
+        if self._commits:
+            await self._checkpoint()
+
+    async def _sign(self) -> None:
+        """State and sign the durable head, in a transaction of its own."""
+        head = self._heads.head
+        try:
+            await self._elsewhere(lambda: self._commit([], head))
+        except Exception as error:
+            # Named boundary, as above.
+            self._fail(f"a signed head could not be written: {error}", ())
+            return
+        self._heads.signed(head)
+        self._commits += 1
+
+    async def _prune(self) -> None:
+        more = False
+
+        def step() -> None:
+            nonlocal more
+            more = self._retention.step(self._db)
+
+        start_mono_s = trio.current_time()
+        try:
+            await self._elsewhere(step)
+        except Exception as error:
+            # Named boundary, as above.
+            self._fail(f"old receipts could not be removed: {error}", ())
+            return
+        now_mono_s = trio.current_time()
+        rest_s = REST_FACTOR * (now_mono_s - start_mono_s) if more else LOOK_EVERY_S
+        self._prune_at_mono_s = now_mono_s + rest_s
+        self._commits += more
 
     async def _checkpoint(self) -> None:
         self._commits = self._bytes = 0
@@ -152,7 +232,9 @@ class Writer:
             # Named boundary, as above.
             self._fail(f"a checkpoint failed: {error}", ())
 
-    def _commit(self, statements: list[Statement]) -> None:
+    def _commit(self, statements: list[Statement], sign: Head | None) -> None:
+        if sign is not None:
+            statements = [*statements, self._heads.statement(sign)]
         if _identity(self._path) != self._file:
             # SQLite would go on in a file without a name, which is gone with the process.
             raise OSError(f"{self._path} was removed or replaced")

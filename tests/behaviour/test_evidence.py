@@ -201,6 +201,14 @@ def test_an_unaltered_bundle_is_valid(lab: Lab, bundle: Any) -> None:
         "errors": [],
         "from_seq": 1,
         "contiguous": True,
+        "signature": {
+            "state": "none",
+            "detail": "there is no signature",
+            "seq": None,
+            "public_key": None,
+            "unsigned_receipts": len(bundle["receipts"]),
+            "checkpoint": "none",
+        },
     }
 
 

@@ -122,9 +122,10 @@ class Campaign:
 
     def faulty_round(self, binding: str, kind: str) -> None:
         """Clients at work on a disk that begins to fail; they stop when nothing is taken any more."""
+        with self.daemon(binding) as lab:
+            self.check(lab)
         count = self.choose.randrange(40, 400)
         with self.daemon(binding, faulty(kind, count)) as lab:
-            self.check(lab)
             with self.load(lab, lambda sent: [each.errors != [] for each in sent[-3:]] == [True] * 3):
                 pass
             refused = [sent for sent in self.sent if UNAVAILABLE in sent.errors]

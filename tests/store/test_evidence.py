@@ -70,7 +70,7 @@ def seqs(bundle: dict[str, Any]) -> list[int]:
 async def test_a_bundle_has_the_whole_chain_and_where_it_comes_from(store: Store) -> None:
     bundle = await export(store)
     assert seqs(bundle) == [1, 2, 3, 4, 5, 6, 7]
-    assert {name: value for name, value in bundle.items() if name != "receipts"} == {
+    assert {name: value for name, value in bundle.items() if name not in ("receipts", "signature")} == {
         "bundle_version": "1.0.0",
         "endpoint_info": {
             "endpoint_id": "mhs://localhost:7400",
@@ -83,8 +83,10 @@ async def test_a_bundle_has_the_whole_chain_and_where_it_comes_from(store: Store
         "head_digest": store.head()[1],
         "telemetry": [],
         "truncation": None,
-        "signature": None,
     }
+    signature = bundle["signature"]
+    assert (signature["seq"], signature["digest"]) == store.head()
+    assert signature["public_key"] == store.public_key
     report = await report_on(bundle)
     assert (report["valid"], report["checked"], report["head_digest"]) == (True, 7, store.head()[1])
 
@@ -254,7 +256,11 @@ async def test_a_third_party_can_check_a_bundle_without_mhsd(store: Store, tmp_p
     path = tmp_path / "bundle.json"
     bundle = await export(store)
     path.write_text(json.dumps(bundle))
-    assert await run_script(str(path)) == (0, f"valid: 7 receipts, head {store.head()[1]}\n", "")
+    assert await run_script(str(path)) == (
+        0,
+        f"valid: 7 receipts, head {store.head()[1]}\nsigned through seq 7 by {store.public_key}\n",
+        "",
+    )
     bundle["receipts"][1]["output"] = {"tick": 99}
     del bundle["receipts"][4]
     path.write_text(json.dumps(bundle))

@@ -93,7 +93,7 @@ async def test_a_clean_end_leaves_one_database_file_and_no_log(tmp_path: Path) -
     async with opened(tmp_path / "state") as store:
         await run_commands(store, range(1, 10))
     names = sorted(path.name for path in (tmp_path / "state").iterdir())
-    assert names == ["latch", "lock", "receipts.db"]
+    assert names == ["latch", "lock", "receipts.db", "signing-key.json"]
 
 
 async def test_nothing_of_the_state_is_readable_for_other_users(tmp_path: Path) -> None:

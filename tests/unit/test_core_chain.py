@@ -103,6 +103,14 @@ def test_a_bundle_made_by_another_program_is_valid() -> None:
         "errors": [],
         "from_seq": 1,
         "contiguous": True,
+        "signature": {
+            "state": "none",
+            "detail": "there is no signature",
+            "seq": None,
+            "public_key": None,
+            "unsigned_receipts": 5,
+            "checkpoint": "none",
+        },
     }
 
 

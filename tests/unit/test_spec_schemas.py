@@ -484,6 +484,14 @@ DOCUMENTS: dict[str, dict[str, Any]] = {
         "errors": [{"seq": 2, "mhs_code": "MHS.EVIDENCE.CHAIN_BROKEN", "detail": "digest differs"}],
         "from_seq": 1,
         "contiguous": True,
+        "signature": {
+            "state": "invalid",
+            "detail": "the signature is not of that key",
+            "seq": 2,
+            "public_key": "A" * 43 + "=",
+            "unsigned_receipts": 2,
+            "checkpoint": "none",
+        },
     },
     "endpoint-descriptor": {
         "descriptor_version": "1.0.0",

@@ -467,6 +467,28 @@ def test_a_stop_does_not_wait_behind_a_call_that_hangs(
     assert session.read("valve")["state"] == {"open": False}
 
 
+def test_a_stop_ends_what_its_caller_has_given_up(lab: Lab, session: Session) -> None:
+    """[OP-010, MHSD-4-24, MHSD-4-32]"""
+    session.completed(FAULT, {"kind": "hang", "times": 1})
+    interim = session.command(STEP, {"ticks": 1}, deadline_ms=100)
+    assert (interim["status"], code_of(interim)) == ("unknown", "MHS.OUTCOME.TIMEOUT")
+    assert code_of(session.command(STEP, {"ticks": 1})) == "MHS.DEVICE.BUSY"
+    receipt = stop(lab)
+    assert receipt["output"]["operations"] == [{"operation_id": interim["operation_id"], "state": "stopped"}]
+    final = session.get(interim["operation_id"])
+    assert (final["status"], final["cancellation"]["reason"]) == ("cancelled", "estop")
+    assert final["x-vendor"]["reconciles"] == interim["receipt_id"]
+
+
+def test_what_a_stop_has_ended_cannot_be_cancelled_again(lab: Lab, session: Session) -> None:
+    """[PROTO-033]"""
+    _, begun = session.started(CONVEY, FAR)
+    stop(lab)
+    final = session.get(begun["operation_id"])
+    assert session.cancel(begun["operation_id"]) == final
+    assert final["cancellation"]["reason"] == "estop"
+
+
 def test_a_stop_refuses_everything_that_queues(lab: Lab, session: Session) -> None:
     """[MHSD-4-14, MHSD-4-31, OP-002, CORE-091]"""
     before = session.read("world")["state"]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.behaviour.conftest import UNHURRIED
+from tests.behaviour.conftest import PRESS_TARGET, UNHURRIED, Start
 from tests.behaviour.safety import (
     CONDUCT,
     CONVEY,
@@ -86,6 +86,20 @@ def test_a_call_that_ignores_the_stop_is_not_called_stopped(press: Session) -> N
     assert press.read("press")["state"]["position_mm"] == before + 1
     final = press.get(begun["operation_id"])
     assert final["status"] == "unknown", "what came back late is never a completion"
+
+
+def test_a_stop_outranks_a_cancellation_that_is_under_way(fresh: Start) -> None:
+    """[PROTO-032, MHSD-4-31]"""
+    press = fresh(targets=(PRESS_TARGET,)).open(device_id=PRESS)
+    holding, begun = press.started(HOLD, {"stubborn": True})
+    cancelling = press.cancel(begun["operation_id"], deadline_ms=1)
+    assert (cancelling["status"], cancelling["cancellation"]["safe_state_achieved"]) == ("running", False)
+    stopping = press.lab.begin("mhs.safety.estop", device_id=PRESS)
+    ask_until(lambda: latched(press.lab, PRESS), bool)
+    press.completed(RELEASE, {})
+    final = holding.result()
+    assert (final["status"], final["cancellation"]["reason"]) == ("cancelled", "estop")
+    assert stopping.result()["output"]["cancelled_operations"] == [begun["operation_id"]]
 
 
 def test_what_was_ended_and_not_confirmed_is_unknown(press: Session) -> None:

@@ -321,9 +321,10 @@ def test_a_gate_that_opens_during_a_reset_keeps_the_latch(press: Session) -> Non
     ask_until(lambda: state(press)["stopped"], bool)
 
 
-def test_a_reset_waits_for_a_stop_that_is_under_way(press: Session) -> None:
+def test_a_reset_waits_for_a_stop_that_is_under_way(fresh: Start) -> None:
     """[CORE-081]"""
-    lab = press.lab
+    lab = fresh(targets=(PRESS_TARGET,))
+    press = lab.open(device_id=PRESS)
     conduct(press, stop="wait")
     halts = state(press)["halts"]
     stopping = lab.begin(STOP, device_id=PRESS, reason="slow")
@@ -332,7 +333,8 @@ def test_a_reset_waits_for_a_stop_that_is_under_way(press: Session) -> None:
     assert (receipt["status"], reason_of(receipt)) == ("rejected", "stop_path_pending")
     assert latched(lab, PRESS)
     press.completed(RELEASE, {})
-    stopping.result()
+    assert stopping.result()["status"] == "completed"
+    assert reset_press(press)["status"] == "completed"
 
 
 def test_a_device_whose_stop_was_not_confirmed_is_reset_only_when_it_is(press: Session) -> None:

@@ -21,6 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import growth
 from peers import Exchange, Lines, Posts, closed_loop, first_line, request, started, ulids
 
 HERE = Path(__file__).resolve().parent
@@ -32,6 +33,8 @@ IMPORTS = [sys.executable, "-c", "import trio, typer, h11"]
 # The rate limit would be measured instead of the program.
 UNLIMITED = ["--rate-per-s", "1000000", "--rate-burst", "1000000"]
 IN_FLIGHT = 64
+# Receipts of the long chain: in every run, and in a full one.
+SOME, MANY = 20_000, 1_000_000
 RECORD_BYTES = 2048
 REPLY = b'"result"'
 COMPLETED = b'"status":"completed"'
@@ -96,8 +99,8 @@ def daemon_options(state_dir: Path) -> dict[str, Any]:
 class Bench:
     """The rounds of one run and the figures that they give."""
 
-    def __init__(self, rounds: int, seconds: float, directory: Path) -> None:
-        self.rounds, self.seconds, self.directory = rounds, seconds, directory
+    def __init__(self, rounds: int, seconds: float, receipts: int, directory: Path) -> None:
+        self.rounds, self.seconds, self.receipts, self.directory = rounds, seconds, receipts, directory
         self.missed: list[str] = []
 
     def compare(self, figure: str, of: str, measure: Measure, bare: Measure, wanted: float | None) -> None:
@@ -246,6 +249,31 @@ class Bench:
                     wanted=None,
                 )
 
+    def ledger(self) -> None:
+        """What a long chain costs: the same commands after 1000 receipts and after many, and its check."""
+        states = [self.state_dir("state") for _ in range(2)]
+        for state, count in zip(states, (growth.SHORT, self.receipts), strict=True):
+            argv = [sys.executable, str(HERE / "growth.py"), str(state), str(count)]
+            subprocess.run(argv, check=True)
+        with contextlib.ExitStack() as stack:
+            numbers = itertools.count(1)
+            daemons = []
+            for state in states:
+                argv = [*MHSD, "--stdio", "--state-dir", str(state)]
+                daemon = stack.enter_context(started(argv, **daemon_options(state)))
+                lines = Lines(daemon)
+                session_id = open_session(lines.exchange, numbers)
+                requests = steps(numbers, session_id)
+                daemons.append(growth.Served(lines.exchange, requests, COMPLETED, daemon.pid))
+            short, long = daemons
+            growth.compare(
+                short,
+                long,
+                4 * self.rounds,
+                self.report,
+                lambda params: request(next(numbers), "mhs.evidence.export", params),
+            )
+
     def estop(self) -> None:
         """Stops by one client while 64 others keep the endpoint busy, with receipts on disk, against stops at rest."""
         numbers = itertools.count(1)
@@ -335,18 +363,24 @@ def _completed(answer: bytes) -> Any:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run all figures, or those named."""
     parser = argparse.ArgumentParser(description=__doc__)
-    figures = ("hello_stdio", "durable_command", "ready_line", "http", "estop")
+    figures = ("hello_stdio", "durable_command", "ready_line", "http", "estop", "ledger")
     parser.add_argument(
         "figures", nargs="*", metavar="FIGURE", help=f"some of: {', '.join(figures)} (default: all)"
     )
     parser.add_argument("--rounds", type=int, default=5, help="rounds of each comparison (5)")
     parser.add_argument("--seconds", type=float, default=0.6, help="length of one measurement (0.6)")
+    parser.add_argument(
+        "--receipts",
+        type=int,
+        default=MANY if os.environ.get("MHSD_BENCH_FULL") == "1" else SOME,
+        help=f"length of the long chain ({SOME}, or {MANY} with MHSD_BENCH_FULL=1, which takes some minutes)",
+    )
     parser.add_argument("--strict", action="store_true", help="exit 1 when a wanted ratio is missed")
     arguments = parser.parse_args(argv)
     if unknown := set(arguments.figures) - set(figures):
         parser.error(f"no such figure: {', '.join(sorted(unknown))}")
     with tempfile.TemporaryDirectory(prefix=".bench-", dir=ROOT) as directory:
-        bench = Bench(arguments.rounds, arguments.seconds, Path(directory))
+        bench = Bench(arguments.rounds, arguments.seconds, arguments.receipts, Path(directory))
         for name in arguments.figures or figures:
             getattr(bench, name)()
     return 1 if arguments.strict and bench.missed else 0

@@ -9,7 +9,16 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_a_short_run_prints_every_figure() -> None:
-    argv = [sys.executable, ROOT / "scripts" / "bench" / "run.py", "--rounds", "1", "--seconds", "0.05"]
+    argv = [
+        sys.executable,
+        ROOT / "scripts" / "bench" / "run.py",
+        "--rounds",
+        "1",
+        "--seconds",
+        "0.05",
+        "--receipts",
+        "2000",
+    ]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     figures = {line["figure"]: line for line in map(json.loads, done.stdout.splitlines())}
@@ -22,7 +31,11 @@ def test_a_short_run_prints_every_figure() -> None:
         "hello_http",
         "read_http",
         "estop_under_load",
+        "command_after_many_receipts",
+        "verify",
+        "memory_after_many_receipts",
     }
+    assert figures["verify"]["receipts"] > 2000
     for line in figures.values():
         assert line["value"] > 0
         assert line["of_value"] > 0

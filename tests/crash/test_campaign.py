@@ -51,7 +51,7 @@ def test_whatever_was_acknowledged_survives_kill_9_and_nothing_runs_twice(tmp_pa
         kills += campaign.kills
         acknowledged += sum(len(sent.receipts) for sent in campaign.sent)
     assert kills == ROUNDS
-    assert acknowledged > 20 * ROUNDS, "the load was no load"
+    assert acknowledged > 5 * ROUNDS, "the load was no load"
     assert doubtful > ROUNDS, "the kills met nothing in flight"
 
 

@@ -156,18 +156,17 @@ class Store:
 
     async def sign_head(self) -> int | None:
         """Have everything that is durable now covered by a signed head; its seq, or None where it cannot be signed."""
-        if self._signer is None or self.failure is not None or self._closed:
+        if self._heads.signer is None or self.failure is not None or self._closed:
             return None
         if not self._heads.unsigned:
             return self._heads.signed_seq
         with trio.move_on_after(SIGN_S):
-            if not self._signer.ready:
-                await trio.to_thread.run_sync(self._signer.load)
+            await self._make_signer_ready()
             ticket = Ticket(())
             self._writer.submit(Staged(), ticket, sign=True)
             with suppress(StoreFailed):
                 await ticket.wait()
-                return self._heads.signed_seq
+                return self._heads.signed_seq if self._heads.signer is not None else None
         return None
 
     def page(
@@ -248,9 +247,19 @@ class Store:
     async def _load_signer(self) -> None:
         """Have the key ready when the first signature is due, while the writer goes on writing."""
         await self._writer.wants_signer.wait()
-        if self._signer is not None:
-            await trio.to_thread.run_sync(self._signer.load)
+        await self._make_signer_ready()
         self._writer.nudge()
+
+    async def _make_signer_ready(self) -> None:
+        signer = self._heads.signer
+        if signer is None or signer.ready:
+            return
+        try:
+            await trio.to_thread.run_sync(signer.load)
+        except ValueError as error:
+            # Receipts are worth more than their signature: the endpoint goes on without one.
+            log.error("nothing is signed: %s; restore the key file and restart", error)  # noqa: TRY400
+            self._heads.signer = None
 
     async def close(self) -> None:
         """Take no more entries and write what there is, for at most FLUSH_S; cancelling does not shorten it."""

@@ -114,3 +114,19 @@ def test_an_operator_backs_up_while_the_endpoint_works_and_notices_a_chain_made_
         assert done.returncode == 1
         assert "MHS.EVIDENCE.SIGNATURE_INVALID" in done.stdout
         assert "CHAIN_BROKEN" not in done.stdout
+
+
+def test_a_start_does_not_wait_for_the_library_that_signs(tmp_path: Path) -> None:
+    """It is loaded for the first signature; only the start that makes the key needs it at once."""
+
+    def loaded(lab: Lab) -> bool:
+        return "cryptography" in Path(f"/proc/{lab.process.pid}/maps").read_text()
+
+    options = ("--state-dir", str(tmp_path / "state"))
+    with running("http", tmp_path, *options) as lab:
+        assert loaded(lab)
+    with running("http", tmp_path, *options) as lab:
+        assert not loaded(lab)
+        lab.open().completed(STEP, {"ticks": 1})
+        assert lab.call("mhs.evidence.export")["signature"] is not None
+        assert loaded(lab)

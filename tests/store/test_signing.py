@@ -228,3 +228,21 @@ async def test_a_key_that_is_none_is_a_start_error_in_one_line(tmp_path: Path, t
     with pytest.raises(StartError, match="chmod 600"):
         async with opened(tmp_path / "state"):
             pass
+
+
+async def test_two_keys_that_do_not_belong_together_cost_the_signature_and_no_receipt(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "state" / "signing-key.json"
+    async with opened(tmp_path / "state"):
+        key = json.loads(file.read_text())
+    file.write_text(json.dumps({**key, "public_key": base64.b64encode(bytes(32)).decode()}))
+    async with opened(tmp_path / "state") as store:
+        await put(store, *(final(number) for number in range(1, SIGN_EVERY + 10)))
+        bundle = await export(store)
+        assert (len(bundle["receipts"]), bundle["signature"]) == (SIGN_EVERY + 9, None)
+        await put(store, final(1000))
+        assert store.failure is None
+    (message,) = [record.getMessage() for record in caplog.records if "nothing is signed" in record.message]
+    assert "signing-key.json" in message
+    assert "restore the key file" in message

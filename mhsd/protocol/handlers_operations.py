@@ -1,6 +1,6 @@
 """Operations: looked up, listed and cancelled. Another principal's are as unknown as ones that never were."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from typing import Any
 
 import trio
@@ -8,6 +8,7 @@ import trio
 from mhsd.base.errors import Fault
 from mhsd.core.sessions import Session
 from mhsd.protocol.context import Context
+from mhsd.services.carriage import Answer
 from mhsd.services.served_device import ServedDevice
 from mhsd.store import CommandRow
 from mhsd.wire.json_text import Raw, encode
@@ -18,7 +19,7 @@ LIST_BYTES = 900 * 1024
 """What one list holds at most, so that its answer keeps within the limits of a message."""
 
 
-def operations_get(context: Context, params: OperationsGetParams) -> Raw:
+def operations_get(context: Context, params: OperationsGetParams) -> Raw | Awaitable[Answer]:
     """The current receipt of an operation, with its progress [PROTO-030]. Executes nothing.
 
     A command that never became an operation is found by its command_id too: its refusal was its answer [OP-001].
@@ -96,7 +97,7 @@ def _fitting(operations: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return shown
 
 
-async def operations_cancel(context: Context, params: OperationsCancelParams) -> Raw:
+async def operations_cancel(context: Context, params: OperationsCancelParams) -> Answer:
     """Stop an operation: its cancelled receipt, or a running snapshot that says it is under way [PROTO-032].
 
     One that had finished answers its retained receipt, unchanged [PROTO-033].
@@ -105,15 +106,16 @@ async def operations_cancel(context: Context, params: OperationsCancelParams) ->
     device, row = _operation(context, session, params.operation_id, None, params.device_id)
     carriage = device.executions.running(row.operation_id)
     if row.final is not None or carriage is None or carriage.operation is None:
-        return device.executions.current(row)
+        return await _current(device, row)
     device.executions.end(carriage.operation, "cancel", session.principal_id)
     with trio.move_on_at(context.deadline_mono_s(params.deadline_ms)):
         await carriage.answered.wait()
-    if isinstance(carriage.answer, Fault):
-        raise carriage.answer
-    if carriage.answer is not None:
-        return carriage.answer
-    return device.executions.current(row)
+    return await _current(device, row) if carriage.answer is None else carriage.answer
+
+
+async def _current(device: ServedDevice, row: CommandRow) -> Answer:
+    answer = device.executions.current(row)
+    return answer if isinstance(answer, Raw) else await answer
 
 
 def _operation(

@@ -119,14 +119,28 @@ def intent_entry(carriage: Carriage, operation: Operation) -> Intent:
     )
 
 
-def refusal_entry(host: DeviceHost, attempt: Attempt, shared: Mapping[str, Any], fault: Fault) -> Receipt:
-    """A rejected receipt; a permit that was reserved for the command is given back."""
+def refusal_entry(
+    host: DeviceHost,
+    attempt: Attempt,
+    shared: Mapping[str, Any],
+    fault: Fault,
+    operation: Operation | None = None,
+) -> Receipt:
+    """A rejected receipt; a permit that was reserved for the command is given back.
+
+    `operation` is one that the device itself refused: it stays known by its id, with this receipt [PROTO-030].
+    """
     attempt.session.outcomes["rejected"] += 1
     if attempt.permit is not None:
         attempt.permit.state = "issued"
         attempt.permit = None
-    body = receipts.rejected(shared, host.ids.ulid(), fault, host.revision, host.wall())
-    return _entry(host, "rejected", body, attempt, None, None)
+    receipt_id = host.ids.ulid() if operation is None else operation.receipt_id
+    body = receipts.rejected(shared, receipt_id, fault, host.revision, host.wall())
+    if operation is not None:
+        body |= {"operation_id": operation.operation_id, "started_at": operation.started_at}
+        if operation.interim_id is not None:
+            receipts.add_vendor(body, {"reconciles": operation.interim_id})
+    return _entry(host, "rejected", body, attempt, operation, None)
 
 
 def interim_entry(host: DeviceHost, carriage: Carriage, operation: Operation) -> Receipt:

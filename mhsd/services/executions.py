@@ -17,15 +17,15 @@ from mhsd.core.operations import (
     Ending,
     EndingKind,
     Failed,
-    Interrupted,
     Lost,
     Native,
     Operation,
     Refused,
     Returned,
 )
-from mhsd.driver import DESCRIBE, Reading
+from mhsd.driver import DESCRIBE
 from mhsd.driver.manifest import Binding
+from mhsd.services.aftermath import look_after
 from mhsd.services.carriage import (
     Answer,
     Carriage,
@@ -39,7 +39,7 @@ from mhsd.services.carriage import (
     store_fault,
     unstored_fault,
 )
-from mhsd.services.device_host import STATE_READ_S, DeviceHost
+from mhsd.services.device_host import DeviceHost
 from mhsd.services.native import call_driver
 from mhsd.services.overseer import Overseer
 from mhsd.store import CommandRow, StoreFailed, Ticket, VoidIntent
@@ -153,16 +153,26 @@ class Executions:
         again = self.submit(attempt)
         return again if isinstance(again, Raw) else await again
 
-    def current(self, row: CommandRow, *, replayed: bool = False) -> Raw:
-        """The receipt of a command as it stands, as an answer [OP-010, PROTO-030].
+    def current(self, row: CommandRow, *, replayed: bool = False) -> Raw | Awaitable[Answer]:
+        """The receipt of a command as it stands, as an answer [OP-010, PROTO-030]; to wait for where it is not durable.
 
         Raises OUTCOME.UNKNOWN for one that has ended and whose final receipt could not be stored.
         """
         if row.final is not None:
-            return row.final.wire(replayed=replayed)
+            answer = row.final.wire(replayed=replayed)
+            durable_seq, _ = self.store.head()
+            return answer if row.final.seq <= durable_seq else self._once_durable(row, answer)
         if self.store.failure is not None and row.operation_id not in self._running:
             raise unstored_fault(row)
         return Raw(encode({**self.standing(row), "replayed": replayed}))
+
+    async def _once_durable(self, row: CommandRow, answer: Raw) -> Answer:
+        """The answer when all that was put so far is on the disk: a receipt that could be lost is told to nobody."""
+        try:
+            await self.store.put().wait()
+        except StoreFailed:
+            return unstored_fault(row)
+        return answer
 
     def standing(self, row: CommandRow) -> Mapping[str, Any]:
         """The receipt of a command as it stands: the final one, or the live snapshot."""
@@ -317,7 +327,7 @@ class Executions:
         if fault.mhs_code == "MHS.INTERNAL.STORE_UNAVAILABLE":
             carriage.settle(fault)
             return
-        entry = refusal_entry(self.host, carriage.attempt, carriage.shared, fault)
+        entry = refusal_entry(self.host, carriage.attempt, carriage.shared, fault, carriage.operation)
         ticket = self.store.put(*first, entry)
         self._unreserve(carriage)
         self.host.slot.release(carriage.attempt)
@@ -361,47 +371,12 @@ class Executions:
             self._running.pop(operation.operation_id, None)
             await self._refuse(carriage, native.fault, _void(carriage))
             return
-        safe, reading = await self._look_after(carriage, operation, native)
+        safe, reading = await look_after(self.host, operation, native, self.end)
         if operation.concluded:
             return
         ticket = self.store.put(final_entry(self.host, carriage, operation, native, safe, reading))
         self.host.slot.release(carriage.attempt)
         await self._answer_from(carriage, operation, ticket)
-
-    async def _look_after(
-        self, carriage: Carriage, operation: Operation, native: Native
-    ) -> tuple[bool, Reading | None]:
-        """Bring the device to its safe state where the execution was ended early, and read its state."""
-        if isinstance(native, Interrupted) and operation.ending is None:
-            # A driver that is stopped ends whatever it does, what the latch lets through as well.
-            if self.host.latched:
-                self.end(operation, "estop", "endpoint:estop")
-            else:
-                self.end(operation, "cancel", "endpoint:driver")
-        while True:
-            ending = operation.ending
-            safe = await self._safe_state(operation, native)
-            reading = None
-            if carriage.attempt.actuating:
-                reading = await self.host.read_within(self.host.all_resources(), STATE_READ_S)
-            # An e-stop that came during these awaits outranks what they found.
-            if operation.ending is ending:
-                return safe, reading
-
-    async def _safe_state(self, operation: Operation, native: Native) -> bool:
-        """Whether the safe state was reached, for an execution that was ended early [OP-011]."""
-        ending = operation.ending
-        early = isinstance(native, Interrupted) or (
-            ending is not None and ending.kind in ("estop", "interlock")
-        )
-        if not early or not operation.attempt.actuating:
-            return True
-        assert ending is not None  # _look_after() names an ending for every interrupted call
-        if ending.kind == "estop":
-            return await self.host.stop_outcome()
-        if isinstance(native, Interrupted) and native.safe_state_achieved is not None:
-            return native.safe_state_achieved
-        return await self.host.halt(ending.kind)
 
     async def _answer_from(self, carriage: Carriage, operation: Operation, ticket: Ticket) -> None:
         try:

@@ -51,6 +51,7 @@ class SessionHost:
         self._clock = clock
         self._ids = ids
         self._live: dict[str, Session] = {}
+        self._timers: dict[str, trio.CancelScope] = {}
         self._ended: dict[str, OrderedDict[str, tuple[float, Session]]] = {}
 
     # Looking up.
@@ -172,9 +173,11 @@ class SessionHost:
 
     async def _timer(self, session: Session) -> None:
         """Expire the session when its time has come, whatever else happens [SESS-004]."""
-        while session.state == "open" and trio.current_time() < session.expires_mono_s:  # noqa: ASYNC110
-            # A heartbeat moves the time that is slept until; nobody has to wake this task for that.
-            await trio.sleep_until(session.expires_mono_s)
+        with trio.CancelScope() as self._timers[session.session_id]:
+            while session.state == "open" and trio.current_time() < session.expires_mono_s:  # noqa: ASYNC110
+                # A heartbeat moves the time that is slept until; nobody has to wake this task for that.
+                await trio.sleep_until(session.expires_mono_s)
+        del self._timers[session.session_id]
         if session.state == "open":
             log.info("session %s expired", session.session_id)
             session.state = "expired"
@@ -185,6 +188,9 @@ class SessionHost:
     async def close(self, session: Session, *, kind: EndingKind = "session_close") -> list[str]:
         """End a session; answers the ids of operations that did not reach their end in time [SESS-006]."""
         session.state = "closed"
+        timer = self._timers.get(session.session_id)
+        if timer is not None:
+            timer.cancel()
         requested_by = session.principal_id if kind == "session_close" else f"endpoint:{kind}"
         return await self._wind_down(session, kind, requested_by)
 

@@ -11,6 +11,8 @@ from mhsd.core.chain import BUNDLE_VERSION, verify_bundle
 from mhsd.wire.schema import Validator, compile_schema
 from tests.documents import RESULTS
 from tests.property.model.history import Ask, Native
+from tests.property.model.refusals import unfounded
+from tests.property.model.steps import MOVE, TRAVEL
 from tests.property.model.watch import ACTUATING, GUARDED
 from tests.property.model.world import ENDPOINT, PRINCIPALS, STOP_GRACE_S, World
 
@@ -31,6 +33,9 @@ LONGEST_S = {
 
 ENDING_S = 2 * STOP_GRACE_S + 5.0 + 1.0
 """From an operation being told to end to its final receipt: grace, safe state, a look at the device, a breath."""
+
+WATCH_S = 1.5
+"""An interlock that stays open for so long is seen, however slow the link is."""
 
 OUTCOMES = {
     "returned": {"completed", "unknown"},
@@ -63,6 +68,14 @@ async def check_history(world: World) -> None:
     for ask in world.asks:
         _check_answer(world, ask)
         _check_recorded(world, ask, wires)
+        _check_session(world, ask)
+        _check_current(world, ask)
+        if (
+            ask.method in ("mhs.command", "mhs.resource.write")
+            and (ask.result or {}).get("status") == "rejected"
+        ):
+            reason = unfounded(world, ask)
+            world.expect(reason is None, f"{ask.method} {ask.sent.number}: {reason}")
     for native in world.natives:
         _check_native(world, native, chain)
     _check_stops(world, chain)
@@ -193,6 +206,38 @@ def _check_recorded(world: World, ask: Ask, wires: dict[str, bytes]) -> None:
         )
 
 
+def _check_session(world: World, ask: Ask) -> None:
+    """A session that is over answers so, and one that is not does not [SESS-004]."""
+    session_id = ask.params.get("session_id")
+    if session_id is None or ask.reply is None or ask.method == "mhs.safety.permit":
+        return
+    visit = world.visit(session_id)
+    refused = "error" in ask.reply and str(ask.error_code).startswith("MHS.SESSION.")
+    what = f"{ask.method} {ask.sent.number}"
+    if visit.life == ask.life and visit.over_at(ask.sent):
+        world.expect(refused, f"{what} was served in a session that was over")
+    elif refused:
+        ended = visit.closing is not None or visit.expires_mono_s <= ask.sent.mono_s or visit.life != ask.life
+        world.expect(
+            ended or visit.expires_mono_s <= world.answered_s(ask), f"{what} was refused: {ask.reply}"
+        )
+
+
+def _check_current(world: World, ask: Ask) -> None:
+    """What has its last receipt is not reported as running [OP-010]."""
+    result = ask.result
+    if not isinstance(result, dict) or result.get("status") not in ("running", "accepted"):
+        return
+    what = f"{ask.method} {ask.sent.number} answers {result['status']}"
+    if ask.life in world.full_lives:
+        native = next((n for n in reversed(world.natives) if n.command_id == result["command_id"]), None)
+        ended_s = float("inf") if native is None or native.ended is None else native.ended.mono_s
+        world.expect(ended_s + ENDING_S >= ask.sent.mono_s, f"{what} long after the end")
+        return
+    put = world.put_of(result["receipt_id"])
+    world.expect(put is None or put.at.number > ask.sent.number, f"{what} after the last receipt")
+
+
 def _check_native(world: World, native: Native, chain: list[dict[str, Any]]) -> None:
     """What the receipts say of a call is what became of it."""
     what = f"{native.capability_id} of {native.command_id}"
@@ -214,6 +259,7 @@ def _check_native(world: World, native: Native, chain: list[dict[str, Any]]) -> 
         stopped = world.stops_at(final["receipt_id"], native.device) != native.stops_before
         world.expect(not stopped, f"{what} completed after a stop")
     _check_change(world, native, final, what)
+    _check_gate(world, native, final, what)
     _check_end_of_session(world, native, final, what)
 
 
@@ -247,6 +293,24 @@ def _check_change(world: World, native: Native, final: dict[str, Any], what: str
         return
     changed = put.state != native.state_before
     world.expect(moved == changed, f"{what} moved the revision by {moved}, its state changed: {changed}")
+
+
+def _check_gate(world: World, native: Native, final: dict[str, Any], what: str) -> None:
+    """What runs while its gate stands open does not complete: interlocks are watched."""
+    if native.capability_id not in (MOVE, TRAVEL) or native.ended is None or final["status"] != "completed":
+        return
+    changes = [*world.gate_changes[native.device], (native.ended, "closed")]
+    opened_s = None
+    for at, gate in changes:
+        if at.number > native.ended.number:
+            break
+        if gate == "closed":
+            if opened_s is not None:
+                open_s = at.mono_s - max(opened_s, native.began.mono_s)
+                world.expect(open_s < WATCH_S, f"{what} completed with its gate open for {open_s} s")
+            opened_s = None
+        elif opened_s is None:
+            opened_s = at.mono_s
 
 
 def _check_end_of_session(world: World, native: Native, final: dict[str, Any], what: str) -> None:

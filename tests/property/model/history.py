@@ -96,6 +96,10 @@ class Visit:
     closing: Moment | None = None
     ended: Moment | None = None
 
+    def over_at(self, moment: Moment) -> bool:
+        """Whether its client knew that it was over when it did something."""
+        return (self.ended is not None and self.ended < moment) or moment.mono_s >= self.expires_mono_s
+
     def over(self, now_mono_s: float) -> bool:
         """Whether it must have ended by now, by its time or by an answered close."""
         return self.ended is not None or now_mono_s >= self.expires_mono_s

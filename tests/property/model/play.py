@@ -84,9 +84,9 @@ async def _do(world: World, step: Step) -> None:
         case steps.Stop():
             world.stop(step)
         case steps.Gate(device, state):
-            world.bodies[device].gate = state
+            world.touch(device, "gate", state)
         case steps.Conduct(device, part, how):
-            world.bodies[device].conduct[part] = how
+            world.touch(device, part, how)
         case steps.DiskFull():
             world.disk.full = True
             world.full_lives.add(world.life)
@@ -160,15 +160,16 @@ async def _wait(world: World, ms: int) -> None:
 
 
 async def _drain(world: World) -> None:
-    world.draining = True
+    world.drained.add(world.life)
     await world.endpoint.drain()
 
 
 async def _finish(world: World) -> None:
     """Mend everything, let everything end, and show that the endpoint serves as it should."""
-    for body in world.bodies:
-        body.gate = "closed"
-        body.conduct.update(read="ok", stop="ok", reset="ok")
+    for device in range(len(world.bodies)):
+        world.touch(device, "gate", "closed")
+        for part in ("read", "stop", "reset"):
+            world.touch(device, part, "ok")
     await trio.sleep(QUIET_S)
     await trio.testing.wait_all_tasks_blocked()
     world.note_quiet()
@@ -180,14 +181,17 @@ async def _finish(world: World) -> None:
         await _reset(world, device, operator)
         await _move(world, device)
     await _ask_again(world)
+    await _look_up(world)
     for session in (operator, client):
         ask = world.ask(session.principal, "mhs.session.close", {"session_id": session.session_id})
         await world.until_answered(ask)
-    await trio.sleep(600)
+    await trio.sleep(QUIET_S)
     await trio.testing.wait_all_tasks_blocked()
     world.note_quiet()
+    # Each live session has a timer.
+    known = world.tasks_at_rest + len(world.endpoint.sessions.live_sessions())
     tasks = trio.lowlevel.current_statistics().tasks_living
-    world.expect(tasks == world.tasks_at_rest, f"{tasks} tasks live on, not {world.tasks_at_rest}")
+    world.expect(tasks == known, f"{tasks} tasks live on, not {known}")
 
 
 async def _reset(world: World, device: int, operator: Any) -> None:
@@ -227,3 +231,16 @@ async def _ask_again(world: World) -> None:
         await world.until_answered(ask)
         world.last_asks.append(ask)
     await trio.sleep(QUIET_S)
+
+
+async def _look_up(world: World) -> None:
+    """Every operation that anybody was told of is still known to its owner [PROTO-030]."""
+    for command_id, operation_id in world.operations.items():
+        own = [visit for visit in world.sessions[-2:] if visit.principal == world.owners.get(command_id)]
+        if not own:
+            continue
+        params = {"session_id": own[0].session_id, "operation_id": operation_id, "deadline_ms": 1000}
+        ask = world.ask(own[0].principal, "mhs.operations.get", params)
+        await world.until_answered(ask)
+        known = ask.result is not None and ask.result["command_id"] == command_id
+        world.expect(known, f"operation {operation_id} is not known any more: {ask.reply}")

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import asynccontextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import trio
 
@@ -28,6 +28,7 @@ from tests.property.model.steps import CONFIGURE, FIRE
 from tests.property.model.watch import Watch
 
 ENDPOINT = "mhs://localhost:7400"
+T = TypeVar("T")
 PATHS = ("/test/left", "/test/right")
 PRINCIPALS = ("agent:operator", "agent:client")
 EPOCH_S = 1_800_000_000.0
@@ -90,6 +91,7 @@ class World:
         self.grants: dict[str, Grant] = {}
         self.orders: list[Order] = []
         self.operations: dict[str, str] = {}
+        self.owners: dict[str, int] = {}
         self.unsettled: set[str] = set()
         self.stops = [0, 0]
         self.stopped_number = [-1, -1]
@@ -97,6 +99,10 @@ class World:
         self.durable_stop = [False, False]
         self.surely_released = [True, True]
         self.revisions: list[list[tuple[Moment, int]]] = [[], []]
+        self.latch_changes: list[list[tuple[Moment, bool]]] = [[], []]
+        self.gate_changes: list[list[tuple[Moment, str]]] = [[], []]
+        self.read_changes: list[list[tuple[Moment, str]]] = [[], []]
+        self.drained: set[int] = set()
         self.quiet: dict[tuple[int, int, int], Any] = {}
         self.full_lives: set[int] = set()
         self.lives_end: dict[int, float] = {}
@@ -131,9 +137,21 @@ class World:
 
     def revisions_since(self, device: int, mono_s: float) -> set[int]:
         """The revisions that the device has had from then on."""
-        log = self.revisions[device]
-        before = [revision for at, revision in log if at.mono_s < mono_s]
-        return {*before[-1:], *(revision for at, revision in log if at.mono_s >= mono_s)}
+        return during(self.revisions[device], mono_s, float("inf"))
+
+    def touch(self, device: int, part: str, how: str) -> None:
+        """Somebody does something to a rig: moves its gate, or changes how its link behaves."""
+        if part == "gate":
+            self.bodies[device].gate = how
+            self.gate_changes[device].append((self.now(), how))
+        else:
+            self.bodies[device].conduct[part] = how
+            if part == "read":
+                self.read_changes[device].append((self.now(), how))
+
+    def answered_s(self, ask: Ask) -> float:
+        """When a call was answered."""
+        return float("inf") if ask.answered is None else ask.answered.mono_s
 
     def put_of(self, receipt_id: str) -> Put | None:
         """How a receipt was handed to the store."""
@@ -192,6 +210,8 @@ class World:
             connect=self.disk.connect,
         ) as store:
             self.store = store
+            orderly = self.life - 1 in self.drained and self.life - 1 not in self.full_lives
+            self.expect(not (orderly and store.open_intents), "a command was left open by an orderly end")
             self._note_puts(store)
             endpoint_is = open_endpoint(
                 endpoint_id=ENDPOINT,
@@ -268,6 +288,7 @@ class World:
             if self.surely_released[device]:
                 self.expect(not latched, f"rig {device} came up latched")
             self.stopped_number[device] = self.now().number if latched else -1
+            self.latch_changes[device].append((self.now(), latched))
 
     # Clients.
 
@@ -321,6 +342,7 @@ class World:
             return
         if "operation_id" in result and "command_id" in result:
             self.operations[result["command_id"]] = result["operation_id"]
+            self.owners[result["command_id"]] = PRINCIPALS.index(result["principal"]["id"])
         if ask.method == "mhs.session.open":
             visit = Visit(
                 ask.life,
@@ -490,6 +512,7 @@ class World:
             ask = self.ask(step.principal, "mhs.safety.estop", {"reason": "model", **named}, **more)
         for device in devices:
             self._stops.setdefault((self.life, device), []).append(ask)
+            self.latch_changes[device].append((ask.sent, True))
             self.stopped_number[device] = self.now().number
             latched = self.endpoint.safety.latched(self.device_id(device))
             self.expect(latched, f"rig {device} is not latched when its stop has been taken in")
@@ -536,6 +559,12 @@ class World:
             shown = self.bodies[device].shown()
             before = self.quiet.setdefault((self.life, device, revision), shown)
             self.expect(before == shown, f"rig {device} shows {shown} and {before} at revision {revision}")
+
+
+def during(changes: Sequence[tuple[Moment, T]], from_s: float, to_s: float) -> set[T]:
+    """What something was in a span of time, both ends included."""
+    before = [value for at, value in changes if at.mono_s < from_s]
+    return {*before[-1:], *(value for at, value in changes if from_s <= at.mono_s <= to_s)}
 
 
 def pick(from_these: Sequence[Any], back: int) -> Any:

@@ -45,7 +45,10 @@ def start(tmp_path: Path) -> Iterator[Start]:
     def started(*options: str | Path, **environ: str) -> Process:
         pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
         env = environment(tmp_path, **environ)
-        processes.append(subprocess.Popen([MHSD, *map(str, options)], cwd=tmp_path, env=env, **pipes))  # type: ignore[call-overload]
+        processes.append(
+            # Unbuffered, so that a line that has come can be waited for.
+            subprocess.Popen([MHSD, *map(str, options)], bufsize=0, cwd=tmp_path, env=env, **pipes)  # type: ignore[call-overload]
+        )
         return processes[-1]
 
     yield started

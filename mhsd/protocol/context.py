@@ -6,7 +6,7 @@ from mhsd.base.clock import rfc3339
 from mhsd.base.errors import Fault
 from mhsd.core.sessions import Session
 from mhsd.protocol.peer import Peer
-from mhsd.services.endpoint import Endpoint
+from mhsd.services.endpoint import Endpoint, device_unknown
 from mhsd.services.served_device import ServedDevice
 
 
@@ -24,13 +24,25 @@ class Context:
         """The caller's own live session, or the MHS.SESSION.* fault [SESS-004]."""
         return self.endpoint.sessions.find(session_id, self.peer.principal.id)
 
+    def devices(self) -> dict[str, ServedDevice]:
+        """The devices that the caller's token is for; every one where it names none."""
+        allowed = self.peer.devices
+        served = self.endpoint.devices
+        return {name: device for name, device in served.items() if allowed is None or name in allowed}
+
+    def device(self, device_id: str) -> ServedDevice:
+        """One of the caller's devices. Another one is as unknown as one that is not served."""
+        if self.peer.devices is not None and device_id not in self.peer.devices:
+            raise device_unknown(device_id)
+        return self.endpoint.device(device_id)
+
     def device_in(self, session: Session, device_id: str | None) -> ServedDevice:
         """The device of a call in a session: the one named, or the only one the session covers."""
         if device_id is None:
             if len(session.device_ids) == 1:
                 return self.endpoint.device(session.device_ids[0])
             raise device_required(session.device_ids)
-        device = self.endpoint.device(device_id)
+        device = self.device(device_id)
         if device_id not in session.device_ids:
             raise Fault(
                 "MHS.SESSION.DEVICE_NOT_GRANTED",

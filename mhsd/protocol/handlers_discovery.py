@@ -26,12 +26,15 @@ def hello(context: Context, params: HelloParams) -> Raw:
             details={"protocol_versions": [MHS_VERSION]},
         )
     context.peer.greeted = True
-    return context.endpoint.server_info({"now": context.wall(), "mono_ms": int(trio.current_time() * 1000)})
+    time = {"now": context.wall(), "mono_ms": int(trio.current_time() * 1000)}
+    if context.peer.devices is None:
+        return context.endpoint.server_info(time)
+    return context.endpoint.server_info(time, [device.summary() for device in context.devices().values()])
 
 
 def devices_list(context: Context, params: DevicesListParams) -> dict[str, Any]:
     """Summaries or whole manifests of the devices that match the filter [PROTO-020]."""
-    chosen = [d for d in context.endpoint.devices.values() if _matches(d, params.filter)]
+    chosen = [d for d in context.devices().values() if _matches(d, params.filter)]
     full = params.detail == "full"
     return {"devices": [device.described if full else device.summary() for device in chosen]}
 
@@ -50,7 +53,7 @@ def _matches(device: ServedDevice, wanted: DeviceFilter | None) -> bool:
 
 def devices_get(context: Context, params: DevicesGetParams) -> dict[str, Any] | Awaitable[dict[str, Any]]:
     """One manifest, with each resource's state unless it is declined [PROTO-021]."""
-    device = context.endpoint.device(params.device_id)
+    device = context.device(params.device_id)
     return _with_state(device) if params.include_state else device.described
 
 
@@ -75,5 +78,5 @@ async def _with_state(device: ServedDevice) -> dict[str, Any]:
 def schema_get(context: Context, params: SchemaGetParams) -> dict[str, Any]:
     """A document that this endpoint validates against [PROTO-022]."""
     if params.device_id is not None:
-        context.endpoint.device(params.device_id)
+        context.device(params.device_id)
     return context.endpoint.schemas.get(params.ref, params.device_id, params.resource)

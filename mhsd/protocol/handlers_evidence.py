@@ -23,7 +23,13 @@ def evidence_export(context: Context, params: EvidenceExportParams) -> Awaitable
     """One page of the chain as a bundle. A filter that can match nothing is refused, never answered empty."""
     endpoint = context.endpoint
     if params.device_id is not None:
-        endpoint.device(params.device_id)
+        context.device(params.device_id)
+    elif context.peer.devices is not None:
+        raise Fault(
+            "MHS.AUTH.FORBIDDEN",
+            f"this token is for single devices: name one of {', '.join(context.peer.devices)} in device_id",
+            details={"field": "device_id"},
+        )
     if params.session_id is not None and _SESSION_ID.fullmatch(params.session_id) is None:
         raise Fault(
             "MHS.PROTOCOL.INVALID_PARAMS",

@@ -40,15 +40,18 @@ def _one_device(context: Context, device_id: str | None, session_id: str | None)
     if session_id is not None:
         return context.device_in(context.session(session_id), device_id)
     if device_id is not None:
-        return context.endpoint.device(device_id)
-    devices = tuple(context.endpoint.devices)
+        return context.device(device_id)
+    devices = tuple(context.devices())
     if len(devices) != 1:
         raise device_required(devices)
-    return context.endpoint.device(devices[0])
+    return context.device(devices[0])
 
 
 def safety_estop(context: Context, params: SafetyEstopParams) -> Awaitable[Answer]:
-    """Latch and stop: one device, the session's only one, or all [SAFE-002, CORE-076]. Latched when it returns."""
+    """Latch and stop: one device, the session's only one, or all [SAFE-002, CORE-076]. Latched when it returns.
+
+    What a token may drive or see does not limit what it may stop.
+    """
     session = context.endpoint.sessions.any_live(params.session_id) if params.session_id is not None else None
     devices = _devices_to_stop(context, params.device_id, session)
     # Only the caller's own session is named in its receipt.

@@ -37,6 +37,15 @@ NOT_CERTIFIED = "MHS.SAFETY.NOT_CERTIFIED"
 SERVER = {"name": "mhsd", "version": __version__}
 
 
+def device_unknown(device_id: str) -> Fault:
+    """The answer to an id of a device that is not served, or not to this caller."""
+    return Fault(
+        "MHS.DEVICE.UNKNOWN",
+        f"this endpoint serves no device {device_id}",
+        details={"device_id": device_id},
+    )
+
+
 @attrs.define(eq=False)
 class Endpoint:
     """Everything that the handlers of the protocol work on."""
@@ -63,18 +72,19 @@ class Endpoint:
         """The served device; MHS.DEVICE.UNKNOWN for any other id."""
         device = self.devices.get(device_id)
         if device is None:
-            raise Fault(
-                "MHS.DEVICE.UNKNOWN",
-                f"this endpoint serves no device {device_id}",
-                details={"device_id": device_id},
-            )
+            raise device_unknown(device_id)
         return device
 
     def summaries(self) -> list[dict[str, Any]]:
         return [device.summary() for device in self.devices.values()]
 
-    def server_info(self, time: Mapping[str, Any]) -> Raw:
-        """What `mhs.hello` answers; all but the time stays the same, and is encoded once."""
+    def server_info(self, time: Mapping[str, Any], devices: list[dict[str, Any]] | None = None) -> Raw:
+        """What `mhs.hello` answers, with these device summaries or those of all.
+
+        For callers who see all of them everything but the time stays the same, and is encoded once.
+        """
+        if devices is not None:
+            return Raw(encode({**self._lasting_info(), "devices": devices, "time": time}))
         if self._server_info is None:
             self._server_info = encode(self._lasting_info())
         return Raw(self._server_info[:-1] + b',"time":' + encode(time) + b"}")

@@ -199,3 +199,24 @@ def test_an_operator_permits_what_a_client_then_does(ann: Session, boss: Session
     assert permit["scope"]["principal"] == "human:ann"
     receipt = ann.completed(PURGE, value, permit_id=permit["permit_id"])
     assert [approval["principal"]["id"] for approval in receipt["approvals"]] == ["human:boss"]
+
+
+def test_a_token_for_other_devices_sees_nothing_of_this_one_and_still_stops_it(guarded: Lab) -> None:
+    """[TPT-014, TPT-059, MHSD-6-01]"""
+    far = as_(guarded, "far")
+    assert far.hello()["devices"] == []
+    assert far.call("mhs.devices.list")["devices"] == []
+    for method, params in (
+        ("mhs.devices.get", {"device_id": CONVEYOR}),
+        ("mhs.safety.status", {"device_id": CONVEYOR, **WAIT}),
+        ("mhs.evidence.export", {"device_id": CONVEYOR}),
+    ):
+        assert far.refused(method, **params).code == "MHS.DEVICE.UNKNOWN"
+    assert far.refused("mhs.evidence.export").code == "MHS.AUTH.FORBIDDEN"
+    assert as_(guarded, "ann").hello()["devices"] != []
+    try:
+        assert far.call("mhs.safety.estop", device_id=CONVEYOR)["status"] == "completed"
+    finally:
+        boss = as_(guarded, "boss")
+        session = boss.open()
+        assert session.call("mhs.safety.reset", device_id=CONVEYOR, **WAIT)["status"] == "completed"

@@ -214,10 +214,12 @@ def _check_session(world: World, ask: Ask) -> None:
     visit = world.visit(session_id)
     refused = "error" in ask.reply and str(ask.error_code).startswith("MHS.SESSION.")
     what = f"{ask.method} {ask.sent.number}"
-    if visit.life == ask.life and visit.over_at(ask.sent):
+    if visit.principal != ask.principal:
+        world.expect(ask.error_code == "MHS.SESSION.UNKNOWN", f"{what} was served in somebody else's session")
+    elif visit.life == ask.life and visit.over_at(ask.sent):
         world.expect(refused, f"{what} was served in a session that was over")
     elif refused:
-        ended = visit.closing is not None or visit.expires_mono_s <= ask.sent.mono_s or visit.life != ask.life
+        ended = visit.closing is not None or visit.life != ask.life or ask.life in world.drained
         world.expect(
             ended or visit.expires_mono_s <= world.answered_s(ask), f"{what} was refused: {ask.reply}"
         )

@@ -3,7 +3,7 @@
 from typing import Any
 
 from tests.property.model.history import Ask
-from tests.property.model.steps import CONFIGURE, FIRE, MOVE, SAMPLE, TRAVEL
+from tests.property.model.steps import CONFIGURE, DESCRIBE, FIRE, MOVE, SAMPLE, TRAVEL
 from tests.property.model.watch import GUARDED, LIMIT
 from tests.property.model.world import World, during
 
@@ -69,11 +69,11 @@ def _busy(world: World, ask: Ask, what: str, device: int, span: Span) -> bool:
     if ask.params.get("input", {}).get("how") in ("busy", "busy_late"):
         return True
     return what in GUARDED and any(
-        native.device == device
-        and native.life == ask.life
-        and native.capability_id in GUARDED
-        and native.command_id != ask.params["command_id"]
-        for native in world.natives
+        other.life == ask.life
+        and other.params.get("device_id") == ask.params["device_id"]
+        and other.params.get("capability_id", CONFIGURE) in GUARDED
+        and other.params.get("command_id", ask.params["command_id"]) != ask.params["command_id"]
+        for other in world.asks
     )
 
 
@@ -88,6 +88,7 @@ def _limit(world: World, ask: Ask, what: str, device: int, span: Span) -> bool:
 
 
 CHECKS = {
+    "MHS.CAPABILITY.INPUT_INVALID": lambda w, ask, what, d, s: what == DESCRIBE and ask.params["input"] != {},
     "MHS.SAFETY.ESTOP_LATCHED": _latched,
     "MHS.SAFETY.INTERLOCK_OPEN": _interlock,
     "MHS.SAFETY.ENVELOPE_VIOLATION": _limit,

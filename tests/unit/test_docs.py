@@ -42,7 +42,11 @@ def lines_of(program: str) -> list[str]:
 def run(argv: list[str], cwd: Path) -> subprocess.CompletedProcess[str]:
     """Run a program of the environment with an endpoint that nobody serves."""
     environment = {name: text for name, text in os.environ.items() if not name.startswith("MHS")}
-    environment |= {"MHS_ENDPOINT": NOBODY, "PATH": f"{PROGRAMS}{os.pathsep}{os.environ['PATH']}"}
+    environment |= {
+        "MHS_ENDPOINT": NOBODY,
+        "MHSD_RUNTIME_DIR": os.environ["MHSD_RUNTIME_DIR"],
+        "PATH": f"{PROGRAMS}{os.pathsep}{os.environ['PATH']}",
+    }
     return subprocess.run(
         [PROGRAMS / argv[0], *argv[1:]],
         cwd=cwd,

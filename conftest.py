@@ -6,6 +6,7 @@ And a directory for the local sockets of the daemons that tests start: the machi
 import atexit
 import os
 import shutil
+import signal
 import tempfile
 
 from hypothesis import HealthCheck, settings
@@ -34,3 +35,9 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 _RUNTIME_DIR = tempfile.mkdtemp(prefix="mhsd-tests-")
 os.environ["MHSD_RUNTIME_DIR"] = _RUNTIME_DIR
 atexit.register(shutil.rmtree, _RUNTIME_DIR, ignore_errors=True)
+
+# A shell without job control starts its background jobs with these ignored, and every child would inherit that: the
+# tests that stop a daemon by a signal need the usual meaning, whatever started them.
+for signum in (signal.SIGINT, signal.SIGHUP):
+    if signal.getsignal(signum) is signal.SIG_IGN:
+        signal.signal(signum, signal.SIG_DFL)

@@ -50,6 +50,8 @@ class Carriage:
     binding: Binding
     shared: Mapping[str, Any]
     place: Place | None = None
+    intended: bool = False
+    """Whether its intent was handed to the store."""
     operation: Operation | None = None
     answer: Answer | None = None
     decided: trio.Event = attrs.Factory(trio.Event)

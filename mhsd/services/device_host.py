@@ -195,12 +195,14 @@ class DeviceHost:
             raise unusable(f"the driver shows no state of {', '.join(missing)}")
         return reading
 
-    async def read_within(self, resource_ids: Sequence[str], seconds: float) -> Reading | None:
+    async def read_within(
+        self, resource_ids: Sequence[str], seconds: float, *, shield: bool = True
+    ) -> Reading | None:
         """The state, or None when it cannot be read in time: the caller then assumes the worst.
 
         It is shielded, so that the end of an execution is looked at even while something above is cancelled.
         """
-        with trio.move_on_after(seconds, shield=True):
+        with trio.move_on_after(seconds, shield=shield):
             try:
                 return await self.read(resource_ids)
             except Fault as fault:

@@ -129,12 +129,12 @@ class Endpoint:
 async def _drain_device(device: ServedDevice) -> None:
     gone = Fault("MHS.TRANSPORT.UNAVAILABLE", "the endpoint is shutting down")
     device.executions.refuse_queue(gone)
-    ending = device.executions.live()
-    for carriage in ending:
+    for carriage in device.executions.live():
         assert carriage.operation is not None
         device.executions.end(carriage.operation, "shutdown", "endpoint:shutdown")
     with trio.move_on_after(2 * device.host.stop_grace_s):
-        for carriage in ending:
+        # Also for what is refused at the last moment: the next start must not find it open.
+        for carriage in device.executions.open_in_store():
             await carriage.answered.wait()
     if device.host.manifest.safety.on_shutdown == "safe_state":
         await device.host.halt("shutdown")

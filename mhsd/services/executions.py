@@ -191,6 +191,10 @@ class Executions:
         """Every dispatched command without a final receipt."""
         return [c for c in self._running.values() if c.operation is not None and not c.operation.concluded]
 
+    def open_in_store(self) -> list[Carriage]:
+        """Every command whose intent was put and whose last receipt is not durable."""
+        return [c for c in (*self._reserved.values(), *self._running.values()) if c.intended]
+
     def _live_operations(self) -> Iterator[Operation]:
         return (carriage.operation for carriage in self.live() if carriage.operation is not None)
 
@@ -261,6 +265,7 @@ class Executions:
             return
         # (d): the intent is on the disk before anything is dispatched.
         operation = new_operation(self.host, carriage)
+        carriage.intended = True
         try:
             await self.store.put(intent_entry(carriage, operation)).wait()
         except StoreFailed as error:
@@ -289,7 +294,7 @@ class Executions:
                 return fault
         unreadable = await self._look(attempt) if attempt.actuating else None
         fault = (
-            refusal(attempt, self.host, Step.LATCH, Step.INTERLOCKS)
+            refusal(attempt, self.host, Step.AVAILABLE, Step.INTERLOCKS)
             or unreadable
             or refusal(attempt, self.host, Step.SNAPSHOT, Step.CONCURRENCY)
             or (store_fault(self.store.failure) if self.store.failure is not None else None)

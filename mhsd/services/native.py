@@ -80,16 +80,18 @@ async def call_driver(
     act = ACTS.get(binding.capability_id, _invoke)
     watched = [host.manifest.safety.interlocks[name] for name in binding.interlocks]
     polled = [interlock for interlock in watched if interlock.watch == "poll"]
+    native: Native | None = None
     try:
         with trio.CancelScope() as scope:
             operation.stop_native = scope.cancel
             if not polled:
-                return await act(host, operation, binding)
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(_watch, host, operation, polled, tell)
                 native = await act(host, operation, binding)
-                nursery.cancel_scope.cancel()
-                return native
+            else:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(_watch, host, operation, polled, tell)
+                    native = await act(host, operation, binding)
+                    operation.native_returned = True
+                    nursery.cancel_scope.cancel()
     except Exception as error:
         # A driver's own nursery can raise a group through the scope; what it was is in the log, not in the receipt.
         log.exception("driver of %s failed", host.device_id)
@@ -97,7 +99,8 @@ async def call_driver(
     finally:
         operation.stop_native = None
         operation.native_returned = True
-    return Interrupted()
+    # What the driver said counts, also where it was told to end in the same instant.
+    return native if native is not None else Interrupted()
 
 
 async def _invoke(host: DeviceHost, operation: Operation, binding: Binding) -> Native:
@@ -223,7 +226,7 @@ async def _watch(
     names = [interlock.id for interlock in polled]
     while True:
         await trio.sleep(period_s)
-        reading = await host.read_within((), max_age_s)
+        reading = await host.read_within((), max_age_s, shield=False)
         states = reading.interlocks if reading is not None else {}
         opened = [{"id": name, "state": "open"} for name in names if states.get(name) != "closed"]
         if opened:

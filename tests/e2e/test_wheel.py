@@ -24,11 +24,7 @@ START_LIMIT_S = 60
 
 def environment(**more: str) -> dict[str, str]:
     """The caller's environment without anything that could lead Python or mhsd back to the checkout."""
-    kept = {
-        name: text
-        for name, text in os.environ.items()
-        if not re.match("PYTHON|VIRTUAL_ENV|MHS(?!D_RUNTIME_DIR)", name)
-    }
+    kept = {name: text for name, text in os.environ.items() if not re.match("PYTHON|VIRTUAL_ENV|MHS", name)}
     return kept | {"MHSD_RUNTIME_DIR": os.environ["MHSD_RUNTIME_DIR"]} | more
 
 

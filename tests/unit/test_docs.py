@@ -41,9 +41,7 @@ def lines_of(program: str) -> list[str]:
 
 def run(argv: list[str], cwd: Path) -> subprocess.CompletedProcess[str]:
     """Run a program of the environment with an endpoint that nobody serves."""
-    environment = {
-        name: text for name, text in os.environ.items() if not re.match("MHS(?!D_RUNTIME_DIR)", name)
-    }
+    environment = {name: text for name, text in os.environ.items() if not name.startswith("MHS")}
     environment |= {
         "MHS_ENDPOINT": NOBODY,
         "MHSD_RUNTIME_DIR": os.environ["MHSD_RUNTIME_DIR"],

@@ -22,6 +22,7 @@ from mhsd.driver.errors import (
     LinkDown,
     OptionInvalid,
     OutcomeUnknown,
+    TerminalStop,
 )
 from mhsd.driver.lines import tcp_connect, twin_connect
 from mhsd.driver.scpi import Measurement, ScpiLink, Setpoint, Switch
@@ -48,6 +49,7 @@ __all__ = [
     "Setpoint",
     "Settings",
     "Switch",
+    "TerminalStop",
     "device_state_hash",
     "resource_state_hash",
     "tcp_connect",

@@ -7,6 +7,7 @@
 | LinkDown       | rejected, nothing was sent                                            |
 | OutcomeUnknown | unknown MHS.OUTCOME.UNKNOWN: something was sent and not confirmed     |
 | Cancelled      | cancelled                                                             |
+| TerminalStop   | from a stop or a reset: the latch stays until the daemon is restarted |
 
 Any other exception becomes failed MHS.ADAPTER.SHIM_FAILED, and its text is not shown to the peer.
 """
@@ -18,7 +19,7 @@ from mhsd.base.errors import ERRORS
 
 
 class DriverSignal(Exception):
-    """A call that ended without a result, in one of the five ways above."""
+    """A call that ended without a result, in one of the ways above."""
 
 
 class DriverFailed(DriverSignal):
@@ -73,6 +74,18 @@ class Cancelled(DriverSignal):
 
     def __init__(self, safe_state_achieved: bool | None) -> None:
         super().__init__("the call was stopped")
+        self.safe_state_achieved = safe_state_achieved
+
+
+class TerminalStop(DriverSignal):
+    """The stop can be undone only on site, as where it cut a relay or killed the device's program [CORE-087].
+
+    Raised by `estop` after stopping, with what it confirmed, or by `reset`. Every reset is refused from then on.
+    """
+
+    def __init__(self, message: str, safe_state_achieved: bool) -> None:
+        super().__init__(message)
+        self.message = message
         self.safe_state_achieved = safe_state_achieved
 
 

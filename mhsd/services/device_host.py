@@ -22,7 +22,7 @@ from mhsd.core.permits import PermitBook
 from mhsd.core.receipts import Change
 from mhsd.core.sessions import Session
 from mhsd.core.snapshots import Origin
-from mhsd.driver import DriverFailed, LinkDown, Reading
+from mhsd.driver import DriverFailed, LinkDown, Reading, TerminalStop
 from mhsd.driver.loader import LoadedDevice
 from mhsd.services.slot import Slot
 from mhsd.store import Store
@@ -79,6 +79,8 @@ class DeviceHost:
         self.draining = False
         self.crashed: Fault | None = None
         self.unconfirmed: Fault | None = None
+        self.terminal: str | None = None
+        """Why its stop cannot be reset from here, once a driver has said so [CORE-087]."""
         self.driven_by: Session | None = None
         """The session of the last dispatched mutation: its end brings the device to its safe state."""
         self.stop_run: StopRun | None = None
@@ -289,15 +291,21 @@ class DeviceHost:
 
     async def restop(self, why: str) -> None:
         """Run the driver's stop again for a latched device, as after a restart or a reset that failed half-way."""
-        achieved = False
+        if not await self.run_stop(why):
+            self.doubt(f"its stop could not be confirmed ({why})")
+
+    async def run_stop(self, reason: str) -> bool:
+        """The driver's own stop, bounded; True only where it confirmed the safe state."""
         with trio.move_on_after(self.manifest.safety.latency_ms / 1000 + self.stop_grace_s, shield=True):
             try:
-                achieved = await self.driver.estop(why)
+                return await self.driver.estop(reason)
+            except TerminalStop as stopped:
+                self.terminal = stopped.message
+                return stopped.safe_state_achieved
             except Exception:
-                # A broken driver must not keep the endpoint from serving (and stopping) the others.
+                # Named boundary: a broken driver must keep the endpoint neither from serving nor stopping others.
                 log.exception("driver of %s failed in estop", self.device_id)
-        if not achieved:
-            self.doubt(f"its stop could not be confirmed ({why})")
+        return False
 
     async def stop_outcome(self) -> bool:
         """What the e-stop that is running (or ran last) confirmed about the safe state."""

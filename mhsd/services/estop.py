@@ -109,14 +109,7 @@ class EmergencyStop:
         self, report: "_Report", request: StopRequest, latch_latency_ms: float, durable: "_Once"
     ) -> None:
         host = report.device.host
-        achieved = False
-        try:
-            bound_s = host.manifest.safety.latency_ms / 1000 + host.stop_grace_s
-            with trio.move_on_after(bound_s, shield=True):
-                achieved = await host.driver.estop(request.reason)
-        except Exception:
-            # Named boundary: whatever a driver does here, its neighbours are stopped and the receipt is written.
-            log.exception("driver of %s failed in estop", host.device_id)
+        achieved = await host.run_stop(request.reason)
         report.run.achieved = achieved
         report.run.done.set()
         latency_ms = _elapsed_ms(request.received_mono_s)

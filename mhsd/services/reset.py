@@ -13,7 +13,7 @@ import trio
 from mhsd.base.errors import Fault
 from mhsd.core import receipts
 from mhsd.core.operations import native_fault
-from mhsd.driver import DriverFailed, DriverSignal, Reading
+from mhsd.driver import DriverFailed, DriverSignal, Reading, TerminalStop
 from mhsd.services.carriage import Answer, Promise, internal_fault, store_fault
 from mhsd.services.estop import StopRequest, safety_entry, safety_members
 from mhsd.services.served_device import ServedDevice
@@ -34,6 +34,10 @@ def _overtaken() -> Fault:
     return _refused("estop_during_reset", "a new emergency stop came after the reset was sent")
 
 
+def _terminal(message: str) -> Fault:
+    return _refused("terminal_estop", f"this stop cannot be reset from here: {message}")
+
+
 def _unsafe() -> Fault:
     return _refused("safe_state_unconfirmed", "the safe state of the device could not be confirmed")
 
@@ -47,6 +51,8 @@ def _standing_refusal(device: ServedDevice, request: StopRequest) -> Fault | Non
     if latch is not None and latch.stopped_mono_s >= request.received_mono_s:
         # A stop goes ahead of what was sent before it; a reset from before it may not undo it [CORE-082].
         return _overtaken()
+    if host.terminal is not None:
+        return _terminal(host.terminal)
     running = _running(device)
     if running or not host.slot.free:
         return _refused(
@@ -176,6 +182,9 @@ class Reset:
     async def _driver_reset(self, device: ServedDevice) -> Fault | None:
         try:
             await device.host.driver.reset()
+        except TerminalStop as stopped:
+            device.host.terminal = stopped.message
+            return _terminal(stopped.message)
         except DriverFailed as error:
             return Fault(error.mhs_code, error.message)
         except DriverSignal as error:

@@ -118,6 +118,8 @@ async def _driver_tasks(
             f"the driver of {host.device_id} crashed",
             details={"exception_type": type(error).__name__},
         )
+        if not await host.halt("the driver crashed"):
+            host.doubt("its driver crashed, and the safe state could not be confirmed")
     finally:
         with trio.move_on_after(host.stop_grace_s, shield=True):
             await host.driver.aclose()

@@ -542,3 +542,28 @@ def test_a_device_that_lost_a_command_refuses_mutations_until_an_operator_resets
     receipt = ask_until(lambda: reset_press(press), lambda each: each["status"] != "rejected")
     assert receipt["status"] == "completed"
     press.completed(NUDGE, {})
+
+
+@pytest.mark.parametrize(("part", "usual"), [("stop", "confirm"), ("reset", "obey")])
+def test_a_stop_that_can_be_undone_only_on_site_is_never_reset_from_here(
+    fresh: Start, part: str, usual: str
+) -> None:
+    """[CORE-087]"""
+    lab = fresh(targets=(PRESS_TARGET,))
+    press = lab.open(device_id=PRESS)
+    conduct(press, **{part: "terminal"})
+    receipt = stop(lab, device_id=PRESS)
+    assert (receipt["status"], receipt["output"]["safe_state_achieved"]) == ("completed", True)
+    if part == "reset":
+        # Only the device's own refusal tells that it is one.
+        first = reset_press(press)
+        assert (first["status"], code_of(first), reason_of(first)) == ("failed", REFUSED, "terminal_estop")
+    conduct(press, **{part: usual})
+    refused = reset_press(press)
+    assert (refused["status"], code_of(refused), reason_of(refused)) == (
+        "rejected",
+        REFUSED,
+        "terminal_estop",
+    )
+    assert "relay" in refused["error"]["message"]
+    assert latched(lab, PRESS)

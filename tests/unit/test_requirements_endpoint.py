@@ -281,6 +281,31 @@ async def test_a_device_whose_driver_crashed_is_never_shown_as_it_was() -> None:
         assert [each["state"] for each in status["interlocks"]] == ["open"], "what is not read is not closed"
 
 
+@pytest.mark.parametrize("confirms", [True, False])
+async def test_a_device_whose_driver_crashed_is_brought_to_its_safe_state(confirms: bool) -> None:
+    """[CORE-074, MHSD-4-25]"""
+    device = load_target("conveyor-workcell", backend="fake", options={})
+    halted: list[str] = []
+
+    async def link() -> None:
+        raise OSError("the link broke")
+
+    async def open_with_link(nursery: trio.Nursery) -> None:
+        nursery.start_soon(link)
+
+    async def halt(reason: str) -> bool:
+        halted.append(reason)
+        return confirms
+
+    device.driver.open = open_with_link  # type: ignore[method-assign]
+    device.driver.halt = halt  # type: ignore[method-assign]
+    async with served(device) as bench:
+        await trio.testing.wait_all_tasks_blocked()
+        assert "the driver crashed" in halted
+        (crashed,) = bench.endpoint.devices.values()
+        assert (crashed.host.unconfirmed is None) == confirms
+
+
 # Polled interlocks.
 
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import trio
 
-from mhsd.driver import Call, Command, Driver, DriverFailed, Outcome, Reading, Settings
+from mhsd.driver import Call, Command, Driver, DriverFailed, Outcome, Reading, Settings, TerminalStop
 
 
 class Press(Driver):
@@ -68,6 +68,8 @@ class Press(Driver):
             await trio.sleep_forever()
         if conduct == "wait":
             await self.hold_on()
+        if conduct == "terminal":
+            raise TerminalStop("the relay of the press is latched on site", safe_state_achieved=True)
 
     async def hold_on(self) -> None:
         self.released = trio.Event()

@@ -157,6 +157,10 @@ def _writer(path: Path | None, first: Bundle) -> Iterator[_Write]:
     if path is None:
         yield lambda receipts, newest=None: None
         return
+    if path.exists() and not path.is_file():
+        # Renaming over a device such as /dev/stdout would put a file in its place.
+        raise UsageProblem(f"{path} is no regular file and is not written over; --json writes to stdout")
+    path = path.resolve()
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         with partial.open("w", encoding="utf-8") as file:

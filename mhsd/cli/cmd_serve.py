@@ -64,7 +64,7 @@ def start(flags: dict[str, Any]) -> int:
     from mhsd.base.errors import StartError
 
     try:
-        return daemon.main(Config.load(flags, os.environ, Path.cwd()))
+        return daemon.main(Config.load(flags, os.environ, _working_directory()))
     except StartError as problem:
         code = f" ({problem.mhs_code})" if problem.mhs_code is not None else ""
         note(f"mhsd: {plain(problem.message)}{code}")
@@ -75,6 +75,18 @@ def start(flags: dict[str, Any]) -> int:
         # A defect that ends a daemon is worth its traceback in the log: it may never come again.
         traceback.print_exc()
         return exits.FAILED
+
+
+def _working_directory() -> Path:
+    from mhsd.base.errors import StartError
+
+    try:
+        return Path.cwd()
+    except OSError as problem:
+        raise StartError(
+            f"the working directory cannot be used: {problem.strerror}; start mhsd in another one",
+            exit_code=2,
+        ) from None
 
 
 def with_bare_arm(argv: Sequence[str]) -> list[str]:

@@ -4,6 +4,7 @@ typer, trio, cattrs and attrs are not imported on this path; tests/cli/test_fast
 """
 
 import argparse
+import os
 import sys
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
@@ -49,7 +50,8 @@ def _estop(program: str, argv: list[str]) -> int:
     parser.add_argument("reason", nargs="*", metavar="REASON", help="why, for the record")
     parser.add_argument("--device", metavar="DEVICE", help="stop only this device (id, path or name)")
     options = parser.parse_intermixed_args(argv)
-    reason = " ".join(options.reason) or "operator's stop"
+    # A stop is sent whatever the terminal's encoding made of the reason.
+    reason = os.fsencode(" ".join(options.reason)).decode(errors="backslashreplace") or "operator's stop"
     link = _link(options)
     if link.named is None:
         return _everywhere(

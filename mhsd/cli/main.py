@@ -9,6 +9,7 @@ _ALIASES = ("mhsctl", "mhs", "openmhs")
 
 def mhsctl() -> int:
     """The operators' program; returns its exit code."""
+    _open_closed_streams()
     program = _program("mhsctl", _ALIASES)
     argv = _without_old_spelling(sys.argv[1:])
     if argv and argv[0] in _FAST and not os.environ.get(f"_{program.upper()}_COMPLETE"):
@@ -26,6 +27,13 @@ def mhsd() -> int:
     from mhsd.cli import cmd_serve
 
     return cmd_serve.main(_program("mhsd", ("mhsd",)), sys.argv[1:])
+
+
+def _open_closed_streams() -> None:
+    """A caller that closed a stream (cron jobs and desktop starters do) must not keep a stop from being sent."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 - open to the end
 
 
 def _program(usual: str, names: tuple[str, ...]) -> str:

@@ -166,7 +166,14 @@ class Client:
     def _exchange(self, method: str, params: Mapping[str, Any], wait_s: float) -> Answer:
         request_id = self.ulid()
         request = {"jsonrpc": "2.0", "id": request_id, "method": method, "params": params}
-        body = json.dumps(request, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+        try:
+            body = json.dumps(request, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+        except UnicodeEncodeError:
+            raise error(
+                "MHS.PROTOCOL.INVALID_PARAMS",
+                "what was to be sent holds text that is not Unicode; nothing was sent",
+                "Write it in UTF-8, and every surrogate escape as a pair.",
+            ) from None
         if len(body) > self._max_request_bytes:
             raise error(
                 "MHS.LIMIT.PAYLOAD_TOO_LARGE",

@@ -32,7 +32,12 @@ def _about(kind: Kind, group: str, text: str, **more: Any) -> dict[str, Any]:
 
 
 def _limit(text: str, *, minimum: int = 1, metavar: str = "N") -> dict[str, Any]:
-    return _about("integer", "Limits", text, minimum=minimum, metavar=metavar)
+    # What is beyond no system call, no date and no number of another language's JSON can carry.
+    return _about("integer", "Limits", text, minimum=minimum, maximum=2**31 - 1, metavar=metavar)
+
+
+def _seconds(group: str, text: str) -> dict[str, Any]:
+    return _about("number", group, text, metavar="S", minimum=0.1, maximum=86400)
 
 
 def _file(group: str, text: str, metavar: str = "FILE") -> dict[str, Any]:
@@ -125,7 +130,7 @@ class Config:
     )
     stop_grace_s: float = field(
         default=10.0,
-        metadata=_about("number", "Devices", "Seconds that a stop may take", metavar="S", minimum=0.1),
+        metadata=_seconds("Devices", "Seconds that a stop may take"),
     )
 
     log_format: str = field(
@@ -163,7 +168,7 @@ class Config:
     retention_days: int = field(default=30, metadata=_limit("Days that receipts are kept", metavar="DAYS"))
     socket_timeout_s: float = field(
         default=30.0,
-        metadata=_about("number", "Limits", "Seconds that a connection may stall", metavar="S", minimum=0.1),
+        metadata=_seconds("Limits", "Seconds that a connection may stall"),
     )
     max_json_items: int = field(default=20000, metadata=_limit("Containers and members in one message"))
 

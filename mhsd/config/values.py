@@ -108,14 +108,13 @@ def _convert_one(option: Option, value: Any, where: str, base: Path) -> Any:
         return _switch(value, where)
     if option.kind in ("integer", "number"):
         return _number(option, value, where)
-    if option.kind == "path":
-        return base / Path(value).expanduser()
     text = str(value)
     if option.choices and text not in option.choices:
         refuse(f"{where} must be one of {', '.join(option.choices)}, not {text!r}")
     if not text.strip():
+        # An empty path would mean the working directory: --state-dir "$UNSET" must not fill that.
         refuse(f"{where} must not be empty")
-    return text
+    return base / Path(text).expanduser() if option.kind == "path" else text
 
 
 def _switch(value: Any, where: str) -> bool:
@@ -138,9 +137,9 @@ def _number(option: Option, value: Any, where: str) -> float | int:
             f"{where} must be {'a whole number' if option.kind == 'integer' else 'a number'}, not {value!r}"
         )
     if option.minimum is not None and number < option.minimum:
-        refuse(f"{where} must be at least {option.minimum:g}, not {number}")
+        refuse(f"{where} must be at least {option.minimum}, not {number}")
     if option.maximum is not None and number > option.maximum:
-        refuse(f"{where} must be at most {option.maximum:g}, not {number}")
+        refuse(f"{where} must be at most {option.maximum}, not {number}")
     return number
 
 

@@ -1,13 +1,15 @@
-"""What makes the daemon stop: a signal, or the end of a binding. A second signal ends it at once.
+"""What makes the daemon stop: a signal, or the end of a binding. A second signal, later, ends it at once.
 
 So does, in the end, a driver that does not come back.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import threading
+import time
 from contextlib import suppress
 from types import FrameType
 from typing import NoReturn
@@ -15,6 +17,10 @@ from typing import NoReturn
 import trio
 
 _STOP = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+_REPEAT_S = 0.5
+"""So long the signal counts as the first one again: timeout(1) sends it to its child and to its group, and a process
+between a terminal and the daemon often hands on what the terminal has sent to both."""
 
 
 class StopRequest:
@@ -52,13 +58,20 @@ class StopRequest:
         """Stop at the first signal [TPT-009]; the next one does not even wait for the loop."""
         # A hang-up would leave devices as they are, and whoever has it ignored (nohup) means it.
         signals = [signum for signum in _STOP if signal.getsignal(signum) is not signal.SIG_IGN]
+        since_s = math.inf
+
+        def again(signum: int, frame: FrameType | None) -> None:
+            if time.monotonic() - since_s > _REPEAT_S:
+                _end("ended by a second signal", 128 + signum)
+
+        for each in signals:
+            signal.signal(each, again)  # In force as soon as the receiver is closed.
         with trio.open_signal_receiver(*signals) as received:
             task_status.started()
             async for signum in received:
+                since_s = time.monotonic()
                 self.signum = signum
                 break
-        for again in signals:
-            signal.signal(again, _end_at_once)
         assert self.signum is not None
         self.ask(signal.Signals(self.signum).name)
 
@@ -77,10 +90,6 @@ class LastResort:
     def cancel(self) -> None:
         """Everything has ended by itself."""
         self._timer.cancel()
-
-
-def _end_at_once(signum: int, frame: FrameType | None) -> None:
-    _end("ended by a second signal", 128 + signum)
 
 
 def _end(why: str, exit_code: int) -> NoReturn:

@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from http.client import HTTPConnection
 from pathlib import Path
@@ -261,6 +262,10 @@ def test_a_second_signal_ends_a_stop_that_hangs(start: Start, tmp_path: Path) ->
     process.send_signal(signal.SIGTERM)
     while b"stopping" not in line_of(process.stderr):
         pass
+    process.send_signal(signal.SIGTERM)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(0.2)  # timeout(1) sends its signal twice at once: that is one signal
+    time.sleep(0.5)
     code, _, err = end(process, signal.SIGTERM)
     assert code == 128 + signal.SIGTERM
     assert b"second signal" in err

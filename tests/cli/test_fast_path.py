@@ -54,6 +54,38 @@ def test_the_way_to_the_stop_imports_nothing_it_does_not_need(words: tuple[str, 
     assert done.stderr.strip() == ""
 
 
+@pytest.mark.parametrize(
+    ("closing", "reason", "told"),
+    [
+        (">&- 2>&- <&-", b"smoke", "smoke"),
+        ("", "Überhitzung".encode("latin-1"), "\\xdcberhitzung"),
+    ],
+    ids=["closed streams", "another encoding"],
+)
+def test_a_stop_is_sent_whatever_the_terminal_is(closing: str, reason: bytes, told: str) -> None:
+    """[SAFE-002]"""
+    tiny = Tiny(
+        Endpoint(safety_estop=lambda _: {"status": "completed", "device_id": "mhs://localhost:7400/a"})
+    )
+    try:
+        done = subprocess.run(
+            [
+                b"/bin/sh",
+                b"-c",
+                f'"$0" -m mhsd estop "$1" {closing}'.encode(),
+                sys.executable.encode(),
+                reason,
+            ],
+            env=environment(MHS_ENDPOINT=tiny.url, PYTHONUTF8="1"),
+            timeout=60,
+            check=False,
+        )
+    finally:
+        tiny.close()
+    assert done.returncode == 0
+    assert [request.params["reason"] for request in tiny.requests] == [told]
+
+
 def test_a_usage_error_of_the_stop_says_that_nothing_was_sent() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "mhsd", "estop", "--devise", "x"],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -569,6 +570,35 @@ def test_evidence_is_paged_into_one_bundle(shell: Shell, tmp_path: Path) -> None
     assert done.json == {"file": str(file), "receipts": 2, "head_digest": "d2", "report": None}
     assert json.loads(file.read_text()) == bundle
     assert list(tmp_path.iterdir()) == [file]
+
+
+@pytest.mark.parametrize("output", ["", "fifo"])
+def test_a_bundle_takes_the_place_of_no_device(
+    shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("fifo")
+    shell.endpoint(evidence_export=lambda _: {"receipts": [], "truncation": None})
+    done = shell("evidence", "-o", output)
+    assert done.code == 2
+    assert "is no regular file" in done.err
+    assert Path("fifo").is_fifo()
+
+
+def test_a_bundle_goes_where_a_link_points(shell: Shell, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("bundle.json")
+    shell.endpoint(evidence_export=lambda _: {"receipts": [], "truncation": None})
+    assert shell("evidence", "-o", str(tmp_path / "link")).code == 0
+    assert (tmp_path / "link").is_symlink()
+    assert json.loads((tmp_path / "bundle.json").read_text()) == {"receipts": [], "truncation": None}
+
+
+def test_text_that_is_not_unicode_is_named_before_anything_is_sent(shell: Shell) -> None:
+    tiny = shell.endpoint()
+    done = shell("call", "-c", "cap.x.v1", "-i", '{"a": "\\ud800"}')
+    assert done.code == 1
+    assert "not Unicode; nothing was sent" in done.err
+    assert "mhs.command" not in [request.method for request in tiny.requests]
 
 
 def test_an_endpoint_that_pages_without_end_is_refused(shell: Shell) -> None:

@@ -1,9 +1,16 @@
-"""Which programs are tried: mixtures of everything, and of what belongs together."""
+"""Which programs are tried: mixtures of everything, in bursts of what belongs together.
 
+They come from a generator of random numbers and not from Hypothesis's strategies, whose lists of alternatives of lists
+are short or much like each other; Hypothesis chooses the seeds, and `shorten` takes from a program that fails what it
+does not need.
+"""
+
+from collections.abc import Callable
 from itertools import chain
+from random import Random
+from typing import Any
 
 import attrs
-from hypothesis import strategies as st
 
 from tests.property.model.steps import (
     CONFIGURE,
@@ -37,138 +44,236 @@ from tests.property.model.steps import (
     Wait,
 )
 
-DEVICES = st.sampled_from((0, 0, 0, 1))
-SESSIONS = st.sampled_from((0, 0, 1, 2, 3))
-RECENT = st.sampled_from((0, 0, 0, 1, 1, 2, 3, 5, 8))
-TIMES_MS = st.sampled_from((0, 0, 1, 200, 1000, 3000, 12_000))
-DEADLINES_MS = st.sampled_from((60_000, 60_000, 60_000, 1, 100, 500, 2000))
-COMMANDS = st.builds(
-    Command,
-    what=st.sampled_from((MOVE, MOVE, TRAVEL, TRAVEL, FIRE, TOGGLE, MEASURE, SAMPLE, CONFIGURE, DESCRIBE)),
-    session=SESSIONS,
-    device=DEVICES,
-    amount=st.sampled_from((1, 1, 1, 2, 0, 5, 6)),
-    how=st.one_of(st.just("ok"), st.sampled_from(ENDS)),
-    takes_ms=TIMES_MS,
-    deadline_ms=DEADLINES_MS,
-    permit=st.one_of(st.none(), st.integers(0, 2)),
-    expected=st.sampled_from((None, None, None, 0, 0, 1, -1)),
-)
-AGAIN = st.builds(
-    Again,
-    of=RECENT,
-    session=st.one_of(st.none(), SESSIONS),
-    deadline_ms=st.one_of(st.none(), DEADLINES_MS),
-    expected=st.booleans(),
-    amount=st.one_of(st.none(), st.none(), st.integers(0, 9)),
-    permit=st.one_of(st.none(), st.integers(0, 1)),
-)
-PERMITS = st.builds(
-    Permit,
-    session=SESSIONS,
-    device=DEVICES,
-    how=st.sampled_from(("ok", "ok", "busy", "busy_late", "link_down")),
-    takes_ms=st.sampled_from((0, 1000)),
-    ttl_s=st.sampled_from((60, 60, 1)),
-)
-STOPS = st.builds(
-    Stop,
-    device=st.one_of(st.none(), DEVICES),
-    principal=st.integers(0, 1),
-    kind=st.sampled_from(("call", "call", "command", "notification", "broken")),
-)
-RESETS = st.builds(Reset, device=DEVICES, session=SESSIONS, deadline_ms=st.sampled_from((5000, 5000, 300, 1)))
-READ_CONDUCTS = st.builds(
-    Conduct,
-    DEVICES,
-    st.just("read"),
-    st.sampled_from(("ok", "ok", "slow", "slow", "hang", "fail", "raise", "gap")),
-)
-CONDUCTS: st.SearchStrategy[Conduct] = st.one_of(
-    READ_CONDUCTS,
-    st.builds(
-        Conduct, DEVICES, st.just("stop"), st.sampled_from(("ok", "ok", "slow", "hang", "raise", "deny"))
-    ),
-    st.builds(
-        Conduct, DEVICES, st.just("reset"), st.sampled_from(("ok", "ok", "slow", "hang", "fail", "half"))
-    ),
-)
-WAITS = st.builds(Wait, st.sampled_from((0, 0, 1, 100, 300, 1000, 5000)))
-STEPS: st.SearchStrategy[Step] = st.one_of(
-    COMMANDS,
-    COMMANDS,
-    COMMANDS,
-    AGAIN,
-    AGAIN,
-    WAITS,
-    WAITS,
-    PERMITS,
-    st.builds(Batch, st.lists(st.one_of(COMMANDS, AGAIN), min_size=1, max_size=4).map(tuple)),
-    st.builds(Get, of=RECENT, session=SESSIONS, by_command=st.booleans()),
-    st.builds(Cancel, of=RECENT, session=SESSIONS, deadline_ms=st.sampled_from((1, 1000, 10_000))),
-    st.builds(Read, session=SESSIONS, device=DEVICES, deadline_ms=st.sampled_from((1, 2000))),
-    st.builds(Open, principal=st.integers(0, 1), ttl_s=st.sampled_from((600, 1, 2, 5))),
-    st.one_of(st.builds(Heartbeat, SESSIONS), st.builds(Status, DEVICES)),
-    st.builds(Close, SESSIONS),
-    STOPS,
-    RESETS,
-    st.builds(Gate, DEVICES, st.sampled_from(("closed", "open", "unreadable"))),
-    CONDUCTS,
-    st.builds(Lose, RECENT),
-)
-FEW = st.lists(STEPS, max_size=6)
+Program = tuple[Step, ...]
+
+MOST_BURSTS = 12
+DEVICES = (0, 0, 0, 1)
+SESSIONS = (0, 0, 0, 1, 1, 2, 3)
+RECENT = (0, 0, 0, 1, 1, 2, 3, 5, 8)
+CAPABILITIES = (MOVE, MOVE, MOVE, TRAVEL, TRAVEL, FIRE, TOGGLE, MEASURE, SAMPLE, CONFIGURE, DESCRIBE)
+DEADLINES_MS = (60_000, 60_000, 60_000, 60_000, 1, 100, 500, 2000)
+HOWS = {
+    "read": ("slow", "slow", "hang", "fail", "raise", "gap"),
+    "stop": ("slow", "hang", "raise", "deny"),
+    "reset": ("slow", "hang", "fail", "half"),
+}
+MEND: list[Step] = [
+    *(Conduct(device, part, "ok") for device in (0, 1) for part in HOWS),
+    *(Gate(0), Gate(1)),
+    Wait(5000),
+    *(Reset(0), Reset(1)),
+    Wait(100),
+]
+"""After this a device serves again, but for what is still running on it."""
 
 
-def _around(first: st.SearchStrategy[Step], last: st.SearchStrategy[Step]) -> st.SearchStrategy[list[Step]]:
-    return st.tuples(first, FEW, last).map(lambda parts: [parts[0], *parts[1], parts[2]])
+def make_program(random: Random) -> Program:
+    """One program."""
+    bursts = [random.choice(BURSTS)(random) for _ in range(random.randint(1, MOST_BURSTS))]
+    return tuple(chain.from_iterable(bursts))
 
 
-@st.composite
-def _fires(draw: st.DrawFn) -> list[Step]:
+def _command(random: Random, **given: Any) -> Command:
+    values = {
+        "what": random.choice(CAPABILITIES),
+        "session": random.choice(SESSIONS),
+        "device": random.choice(DEVICES),
+        "amount": random.choice((1, 1, 1, 1, 2, 0, 5, 6)),
+        "how": random.choice(("ok", random.choice(ENDS))),
+        "takes_ms": random.choice((0, 0, 1, 200, 1000, 3000, 12_000)),
+        "deadline_ms": random.choice(DEADLINES_MS),
+        "permit": random.choice((None, 0)),
+        "expected": random.choice((None, None, None, None, 0, 1, -1)),
+    }
+    return Command(**{**values, **given})
+
+
+def _again(random: Random, **given: Any) -> Again:
+    values = {
+        "of": random.choice(RECENT),
+        "session": random.choice((None, None, None, random.choice(SESSIONS))),
+        "deadline_ms": random.choice((None, None, random.choice(DEADLINES_MS))),
+        "expected": random.choice((False, True)),
+        "amount": random.choice((None, None, None, None, 2)),
+        "permit": random.choice((None, None, 0, 1)),
+    }
+    return Again(**{**values, **given})
+
+
+def _conduct(random: Random, *parts: str) -> Conduct:
+    part = random.choice(parts or tuple(HOWS))
+    return Conduct(random.choice(DEVICES), part, random.choice(("ok", *HOWS[part])))
+
+
+def _wait(random: Random) -> Wait:
+    return Wait(random.choice((0, 0, 0, 1, 100, 100, 300, 1000, 5000)))
+
+
+def _permit(random: Random) -> Permit:
+    return Permit(
+        session=random.choice(SESSIONS),
+        device=random.choice(DEVICES),
+        how=random.choice(("ok", "ok", "ok", "busy", "busy_late", "link_down")),
+        takes_ms=random.choice((0, 1000)),
+        ttl_s=random.choice((60, 60, 1)),
+    )
+
+
+def _stop(random: Random) -> Stop:
+    return Stop(
+        device=random.choice((None, *DEVICES)),
+        principal=random.choice((0, 1)),
+        kind=random.choice(("call", "call", "command", "notification", "broken")),
+    )
+
+
+def _reset(random: Random) -> Reset:
+    return Reset(random.choice(DEVICES), random.choice(SESSIONS), random.choice((5000, 5000, 300, 1)))
+
+
+def _open(random: Random) -> Open:
+    return Open(random.choice((0, 1)), random.choice((600, 1, 2, 5)))
+
+
+def _gate(random: Random) -> Gate:
+    return Gate(random.choice(DEVICES), random.choice(("closed", "open", "unreadable")))
+
+
+def _read(random: Random) -> Read:
+    return Read(random.choice(SESSIONS), random.choice(DEVICES), random.choice((1, 2000)))
+
+
+def _cancel(random: Random) -> Cancel:
+    return Cancel(random.choice(RECENT), random.choice(SESSIONS), random.choice((1, 1000, 10_000)))
+
+
+def _get(random: Random) -> Get:
+    return Get(random.choice(RECENT), random.choice(SESSIONS), random.choice((False, True)))
+
+
+def _batch(random: Random) -> Batch:
+    makers = (_command, _again)
+    return Batch(tuple(random.choice(makers)(random) for _ in range(random.randint(1, 4))))
+
+
+STEPS: tuple[Callable[[Random], Step], ...] = (
+    *(_command, _command, _command, _command, _command, _command),
+    *(_again, _again, _again),
+    *(_wait, _wait, _wait),
+    *(_permit, _batch, _get, _cancel, _read, _open, _stop, _reset, _gate, _conduct),
+    lambda random: Heartbeat(random.choice(SESSIONS)),
+    lambda random: Status(random.choice(DEVICES)),
+    lambda random: Close(random.choice(SESSIONS)),
+    lambda random: Lose(random.choice(RECENT)),
+)
+
+
+def _few(random: Random) -> list[Step]:
+    return [random.choice(STEPS)(random) for _ in range(random.randint(0, 6))]
+
+
+def _commands(random: Random) -> list[Step]:
+    makers: tuple[Callable[[Random], Step], ...] = (_command, _command, _again, _wait)
+    return [random.choice(makers)(random) for _ in range(random.randint(1, 8))]
+
+
+def _fires(random: Random) -> list[Step]:
     """A permit, and several commands that it is for."""
-    permit = draw(PERMITS)
-    fire = st.builds(
-        Command,
-        what=st.just(FIRE),
-        session=st.one_of(st.just(permit.session), SESSIONS),
-        device=st.just(permit.device),
-        how=st.just(permit.how),
-        takes_ms=st.just(permit.takes_ms),
-        permit=st.just(0),
-        expected=st.sampled_from((None, None, 1)),
-        deadline_ms=DEADLINES_MS,
+    permit = _permit(random)
+
+    def fire(random: Random) -> Step:
+        return Command(
+            FIRE,
+            session=random.choice((permit.session, permit.session, permit.session, 0)),
+            device=permit.device,
+            how=permit.how,
+            takes_ms=permit.takes_ms,
+            deadline_ms=random.choice(DEADLINES_MS),
+            permit=0,
+            expected=random.choice((None, None, 0, 1)),
+        )
+
+    makers = (fire, fire, fire, _again, _wait, random.choice(STEPS))
+    return [permit, *(random.choice(makers)(random) for _ in range(random.randint(1, 6)))]
+
+
+def _retries(random: Random) -> list[Step]:
+    """A command, and the same again and again, perhaps over a link that is slow."""
+    steps: list[Step] = [_conduct(random, "read")] if random.random() < 0.5 else []
+    steps.append(_command(random, expected=random.choice((None, 0, 1)), amount=1))
+    makers: tuple[Callable[[Random], Step], ...] = (
+        lambda random: _again(random, of=0, session=None, amount=None),
+        _again,
+        _wait,
+        lambda random: _conduct(random, "read"),
+        random.choice(STEPS),
     )
-    return [permit, *draw(st.lists(st.one_of(fire, fire, AGAIN, STEPS), min_size=1, max_size=6))]
+    return [*steps, *(random.choice(makers)(random) for _ in range(random.randint(1, 8)))]
 
 
-@st.composite
-def _retries(draw: st.DrawFn) -> list[Step]:
-    """A command, and the same again and again."""
-    again = st.builds(
-        Again, of=st.just(0), deadline_ms=st.one_of(st.none(), DEADLINES_MS), expected=st.booleans()
-    )
-    tail = draw(st.lists(st.one_of(again, again, WAITS, READ_CONDUCTS, STEPS), min_size=1, max_size=8))
-    first = attrs.evolve(draw(COMMANDS), expected=draw(st.sampled_from((None, 1))))
-    return [*draw(st.lists(READ_CONDUCTS, max_size=1)), first, *tail]
+def _mend(random: Random) -> list[Step]:
+    return MEND
 
 
-BURSTS: st.SearchStrategy[list[Step]] = st.one_of(
-    FEW,
-    FEW,
-    _fires(),
-    _retries(),
-    _around(STOPS, RESETS),
-    _around(st.builds(Gate, DEVICES, st.sampled_from(("open", "unreadable"))), st.builds(Gate, DEVICES)),
-    _around(
-        CONDUCTS,
-        st.builds(Conduct, DEVICES, st.sampled_from(("read", "stop", "reset")), st.just("ok")),
-    ),
-    _around(
-        st.builds(Open, principal=st.integers(0, 1), ttl_s=st.integers(1, 5)),
-        st.builds(Wait, st.sampled_from((1000, 5000))),
-    ),
-    _around(st.builds(Restart, st.sampled_from(("crash", "crash", "drain"))), st.just(Wait(100))),
-    _around(st.just(DiskFull()), st.builds(Restart, st.sampled_from(("crash", "drain")))),
+def _stops(random: Random) -> list[Step]:
+    return [*_commands(random), _stop(random), *_few(random), _wait(random), _reset(random), *_few(random)]
+
+
+def _gates(random: Random) -> list[Step]:
+    return [_gate(random), *_few(random), Gate(0), Gate(1)]
+
+
+def _conducts(random: Random) -> list[Step]:
+    first = _conduct(random)
+    return [first, *_few(random), attrs.evolve(first, how="ok")]
+
+
+def _visits(random: Random) -> list[Step]:
+    """A session that soon ends, and what is done in it."""
+    ends = (Wait(1000), Wait(5000), Close(0))
+    return [
+        _open(random),
+        _command(random, session=0, how="ok"),
+        *_few(random),
+        random.choice(ends),
+        *_few(random),
+    ]
+
+
+def _restarts(random: Random) -> list[Step]:
+    return [*_few(random), Restart(random.choice(("crash", "crash", "drain"))), *_few(random)]
+
+
+def _full(random: Random) -> list[Step]:
+    return [*_few(random), DiskFull(), *_few(random), Restart(random.choice(("crash", "drain")))]
+
+
+BURSTS: tuple[Callable[[Random], list[Step]], ...] = (
+    *(_few, _commands, _commands, _fires, _retries, _retries, _mend, _mend),
+    *(_stops, _gates, _conducts, _visits, _restarts, _full),
 )
-PROGRAMS = st.lists(BURSTS, min_size=1, max_size=10).map(lambda bursts: tuple(chain.from_iterable(bursts)))
-"""Lists of lists, because one list stays short."""
+
+
+def shorten(program: Program, fails: Callable[[Program], bool]) -> Program:
+    """A program that still fails and has little in it that it could do without."""
+    size = max(1, len(program) // 2)
+    while size:
+        at = 0
+        while at < len(program):
+            shorter = program[:at] + program[at + size :]
+            if fails(shorter):
+                program = shorter
+            else:
+                at += size
+        size //= 2
+    for at, step in enumerate(program):
+        for field in attrs.fields(type(step)):
+            plain = (
+                attrs.evolve(step, **{field.name: field.default})
+                if field.default is not attrs.NOTHING
+                else step
+            )
+            simpler = (*program[:at], plain, *program[at + 1 :])
+            if plain != step and fails(simpler):
+                program, step = simpler, plain
+    return program

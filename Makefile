@@ -27,7 +27,7 @@ run: $(STAMP) ## serve the reference fixture on 127.0.0.1:7400 and say what to t
 	@exec env MHSD_HINTS=1 $(BIN)/mhsd $(TARGET) --state-dir $(STATE_DIR) $(ARGS)
 
 test: check ## style, types, layers and every test
-	$(BIN)/pytest $(ARGS)
+	$(BIN)/pytest --numprocesses 2 --dist loadfile $(ARGS)
 
 check: $(STAMP) ## style, types and the direction of imports
 	scripts/check

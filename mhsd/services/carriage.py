@@ -130,7 +130,8 @@ def refusal_entry(
 ) -> Receipt:
     """A rejected receipt; a permit that was reserved for the command is given back.
 
-    `operation` is one that the device itself refused: it stays known by its id, with this receipt [PROTO-030].
+    `operation` is one that was not dispatched after all, or that the device itself refused: who was told of its id
+    finds this receipt by it [PROTO-030].
     """
     attempt.session.outcomes["rejected"] += 1
     if attempt.permit is not None:
@@ -139,7 +140,7 @@ def refusal_entry(
     receipt_id = host.ids.ulid() if operation is None else operation.receipt_id
     body = receipts.rejected(shared, receipt_id, fault, host.revision, host.wall())
     if operation is not None:
-        body |= {"operation_id": operation.operation_id, "started_at": operation.started_at}
+        body["operation_id"] = operation.operation_id
         if operation.interim_id is not None:
             receipts.add_vendor(body, {"reconciles": operation.interim_id})
     return _entry(host, "rejected", body, attempt, operation, None)

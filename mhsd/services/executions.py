@@ -274,7 +274,7 @@ class Executions:
         # (e): no checkpoint from here to the driver's code.
         fault = last_refusal(carriage.attempt, self.host, trio.current_time())
         if fault is not None:
-            await self._refuse(carriage, fault, _void(carriage))
+            await self._refuse(carriage, fault, operation)
             return
         self._dispatch(carriage, operation)
         await self._finish(carriage, operation, await self._native(carriage, operation))
@@ -327,15 +327,20 @@ class Executions:
         claimed = {name for other in others for name in resources_of(self.host, other)}
         return set(resources_of(self.host, attempt)) - claimed
 
-    async def _refuse(self, carriage: Carriage, fault: Fault, *first: VoidIntent) -> None:
-        """Answer with a rejected receipt; the slot is free from its hand-over to the store on."""
+    async def _refuse(self, carriage: Carriage, fault: Fault, operation: Operation | None = None) -> None:
+        """Answer with a rejected receipt; the slot is free from its hand-over to the store on.
+
+        `operation` is one whose intent was put: it is voided, and whoever asks for the operation finds the refusal.
+        """
         if fault.mhs_code == "MHS.INTERNAL.STORE_UNAVAILABLE":
             carriage.settle(fault)
             return
-        entry = refusal_entry(self.host, carriage.attempt, carriage.shared, fault, carriage.operation)
-        ticket = self.store.put(*first, entry)
+        attempt = carriage.attempt
+        entry = refusal_entry(self.host, attempt, carriage.shared, fault, operation)
+        voided = () if operation is None else (VoidIntent(attempt.device_id, attempt.command_id),)
+        ticket = self.store.put(*voided, entry)
         self._unreserve(carriage)
-        self.host.slot.release(carriage.attempt)
+        self.host.slot.release(attempt)
         carriage.decided.set()
         carriage.settle(await self._durable(ticket))
 
@@ -374,7 +379,7 @@ class Executions:
             # The device did nothing: the intent is voided and the refusal recorded, in one transaction.
             operation.concluded = True
             self._running.pop(operation.operation_id, None)
-            await self._refuse(carriage, native.fault, _void(carriage))
+            await self._refuse(carriage, native.fault, operation)
             return
         safe, reading = await look_after(self.host, operation, native, self.end)
         if operation.concluded:
@@ -390,7 +395,3 @@ class Executions:
             log.critical("the final receipt of %s could not be written: %s", operation.operation_id, error)
             carriage.settle(unstored_fault(operation))
         self._running.pop(operation.operation_id, None)
-
-
-def _void(carriage: Carriage) -> VoidIntent:
-    return VoidIntent(carriage.attempt.device_id, carriage.attempt.command_id)

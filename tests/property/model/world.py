@@ -33,7 +33,7 @@ PATHS = ("/test/left", "/test/right")
 PRINCIPALS = ("agent:operator", "agent:client")
 EPOCH_S = 1_800_000_000.0
 STOP_GRACE_S = 2.0
-QUIET_S = 60.0
+QUIET_S = 90.0
 """After this long without new calls everything has ended: it is more than any max_duration_ms and grace."""
 
 LIMITS = Limits(max_open_operations=2)
@@ -198,6 +198,7 @@ class World:
         self.sessions: list[Visit] = []
         self.permits: list[str] = []
         self.unsettled.clear()
+        self.dead = False
         self.watches = [Watch(self, device) for device in range(len(PATHS))]
         clock = Clock(now=self._wall_s, mono=trio.current_time)
         async with open_store(
@@ -233,6 +234,7 @@ class World:
                 finally:
                     self.lives_end[self.life] = trio.current_time()
                     self.disk.full = True
+                    self.dead = True
                     self.callers.cancel_scope.cancel()
 
     def _device(self, device: int) -> LoadedDevice:
@@ -319,6 +321,8 @@ class World:
             self._answered(asks, await entered)
 
     def _answered(self, asks: list[Ask], exchange: Exchange) -> None:
+        if self.dead:
+            return
         at = self.now()
         if exchange.body is None:
             for ask in asks:

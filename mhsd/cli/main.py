@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Callable
 
 _FAST = ("estop", "status")
 _ALIASES = ("mhsctl", "mhs", "openmhs")
@@ -9,6 +10,22 @@ _ALIASES = ("mhsctl", "mhs", "openmhs")
 
 def mhsctl() -> int:
     """The operators' program; returns its exit code."""
+    return _interruptible(_mhsctl)
+
+
+def mhsd() -> int:
+    """The daemon: `mhsd TARGET…` is `mhsctl serve TARGET…`; returns its exit code."""
+    return _interruptible(_mhsd)
+
+
+def _interruptible(program: Callable[[], int]) -> int:
+    try:
+        return program()
+    except KeyboardInterrupt:
+        return 130  # exits.INTERRUPTED, while the programs are still being imported
+
+
+def _mhsctl() -> int:
     _open_closed_streams()
     program = _program("mhsctl", _ALIASES)
     argv = _without_old_spelling(sys.argv[1:])
@@ -22,8 +39,7 @@ def mhsctl() -> int:
     return app.main(program, argv)
 
 
-def mhsd() -> int:
-    """The daemon: `mhsd TARGET…` is `mhsctl serve TARGET…`; returns its exit code."""
+def _mhsd() -> int:
     from mhsd.cli import cmd_serve
 
     return cmd_serve.main(_program("mhsd", ("mhsd",)), sys.argv[1:])

@@ -76,6 +76,9 @@ class LatchFile:
         if os.pwrite(self._fd, block, (sequence % 2) * SLOT_BYTES) != len(block):
             raise OSError("the latch file was written in part only")
         os.fdatasync(self._fd)
+        if os.fstat(self._fd).st_nlink == 0:
+            # What has no name is gone with the process: no restart would find this latch.
+            raise OSError("the latch file was removed or replaced")
         self._sequence = sequence
 
     def close(self) -> None:

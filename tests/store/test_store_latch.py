@@ -83,6 +83,20 @@ async def test_a_failed_write_is_not_durable_and_is_never_tried_again(
         assert store.failure is None
 
 
+@pytest.mark.parametrize(
+    "remove", [Path.unlink, lambda path: path.with_name("signing-key.json").replace(path)]
+)
+async def test_a_latch_in_a_file_that_is_gone_is_not_durable(
+    tmp_path: Path, remove: Callable[[Path], object]
+) -> None:
+    async with opened(tmp_path / "state") as store:
+        assert await store.write_latch({})
+        remove(tmp_path / "state" / "latch")
+        assert not await store.write_latch({DEVICE: FIRE})
+    async with opened(tmp_path / "state") as store:
+        assert DEVICE in store.latched
+
+
 async def test_a_stop_is_durable_however_long_its_reason_is(tmp_path: Path) -> None:
     async with opened(tmp_path / "state") as store:
         assert await store.write_latch({DEVICE: {"reason": "smoke " * 20_000, "engaged_at": AT}})

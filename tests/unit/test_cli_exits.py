@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from mhsd.cli import exits
+from mhsd.cli import exits, main
 
 
 def receipt(status: str, mhs_code: str | None = None) -> dict[str, Any]:
@@ -72,3 +72,14 @@ def test_an_error_without_a_receipt_exits_by_its_code(mhs_code: str, code: int) 
 )
 def test_several_devices_exit_with_the_code_that_their_failures_share(codes: list[int], code: int) -> None:
     assert exits.of_devices(codes) == code
+
+
+@pytest.mark.parametrize("program", ["mhsctl", "mhsd"])
+def test_ctrl_c_while_the_program_is_still_loaded_is_no_traceback(
+    monkeypatch: pytest.MonkeyPatch, program: str
+) -> None:
+    def interrupted() -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(main, f"_{program}", interrupted)
+    assert getattr(main, program)() == exits.INTERRUPTED

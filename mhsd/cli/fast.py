@@ -49,9 +49,12 @@ def _estop(program: str, argv: list[str]) -> int:
     )
     parser.add_argument("reason", nargs="*", metavar="REASON", help="why, for the record")
     parser.add_argument("--device", metavar="DEVICE", help="stop only this device (id, path or name)")
-    options = parser.parse_intermixed_args(argv)
+    # parse_intermixed_args knows no "--".
+    end = argv.index("--") if "--" in argv else len(argv)
+    options = parser.parse_intermixed_args(argv[:end])
+    words = [*options.reason, *argv[end + 1 :]]
     # A stop is sent whatever the terminal's encoding made of the reason.
-    reason = os.fsencode(" ".join(options.reason)).decode(errors="backslashreplace") or "operator's stop"
+    reason = os.fsencode(" ".join(words)).decode(errors="backslashreplace") or "operator's stop"
     link = _link(options)
     if link.named is None:
         return _everywhere(

@@ -78,9 +78,13 @@ def _directory(target: str) -> Path:
     if target in fixture_names():
         return drivers_dir() / target.replace("-", "_")
     directory = Path(target)
-    if directory.joinpath("driver.py").is_file():
-        return directory.resolve()
-    if directory.is_dir():
+    try:
+        if directory.joinpath("driver.py").is_file():
+            return directory.resolve()
+        is_directory = directory.is_dir()
+    except OSError as error:
+        raise StartError(f"{target}: cannot be looked into: {error.strerror}") from error
+    if is_directory:
         raise StartError(f"{target}: a driver directory holds a driver.py, and this one does not")
     raise StartError(
         f"{target}: no such driver; a TARGET is a driver directory or one of {', '.join(fixture_names())}"

@@ -57,10 +57,11 @@ def test_the_way_to_the_stop_imports_nothing_it_does_not_need(words: tuple[str, 
 @pytest.mark.parametrize(
     ("closing", "reason", "told"),
     [
+        ("-- --hot --", b"smoke", "smoke --hot --"),
         (">&- 2>&- <&-", b"smoke", "smoke"),
         ("", "Überhitzung".encode("latin-1"), "\\xdcberhitzung"),
     ],
-    ids=["closed streams", "another encoding"],
+    ids=["dashes", "closed streams", "another encoding"],
 )
 def test_a_stop_is_sent_whatever_the_terminal_is(closing: str, reason: bytes, told: str) -> None:
     """[SAFE-002]"""

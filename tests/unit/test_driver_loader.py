@@ -155,6 +155,18 @@ def test_a_directory_without_a_driver_is_named(tmp_path: Path) -> None:
     assert (error.exit_code, "holds a driver.py" in error.message) == (2, True)
 
 
+def test_a_directory_that_may_not_be_looked_into_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def denied(path: Path) -> bool:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "is_file", denied)
+    with pytest.raises(StartError, match="cannot be looked into: Permission denied") as refused:
+        load(tmp_path)
+    assert refused.value.exit_code == 2
+
+
 def test_a_directory_needs_exactly_one_manifest(lamp: Path) -> None:
     lamp.joinpath("manifest.toml").write_text("")
     assert refusal(lamp).exit_code == 2

@@ -112,8 +112,9 @@ class Mutation:
         try:
             receipt, over = self._receipt(session)
         except KeyboardInterrupt:
-            # The second Ctrl-C: the person does not want to wait, and the operation may still run.
-            over = False
+            # The second Ctrl-C: the person does not want to wait, and the operation may still run. The first one
+            # comes here where nothing is waited for yet, or no more: the end of the own session cancels what runs.
+            over = self._owned and not self._interrupted
             raise
         except MHSError as problem:
             over = not isinstance(problem, OutcomeUnknown)

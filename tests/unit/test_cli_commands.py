@@ -417,6 +417,22 @@ def test_a_second_ctrl_c_leaves_it_to_the_endpoint_and_says_what_may_still_run(
     assert "mhs.session.close" not in tiny.methods()
 
 
+@pytest.mark.parametrize(("words", "closes"), [((), 1), (("--session", "mhs_s_1"), 0)])
+def test_a_first_ctrl_c_before_the_wait_ends_the_own_session(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], closes: int
+) -> None:
+    def interrupted(_: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("mhsd.cli.mutation._Progress", interrupted)
+    tiny = shell.endpoint(
+        command=lambda _: receipt("running", operation_id="op_1"),
+        operations_get=lambda _: receipt("running", operation_id="op_1"),
+    )
+    assert shell("call", "-c", "cap.x.v1", *words).code == 130
+    assert tiny.methods().count("mhs.session.close") == closes
+
+
 def test_an_endpoint_that_is_lost_while_it_is_stopped_still_exits_130(
     shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,6 +5,7 @@ And a directory for the local sockets of the daemons that tests start: the machi
 
 import atexit
 import os
+import re
 import shutil
 import signal
 import tempfile
@@ -41,3 +42,14 @@ atexit.register(shutil.rmtree, _RUNTIME_DIR, ignore_errors=True)
 for signum in (signal.SIGINT, signal.SIGHUP):
     if signal.getsignal(signum) is signal.SIG_IGN:
         signal.signal(signum, signal.SIG_DFL)
+
+_FRESH_ULID = re.compile("[0-7][0-9A-HJKMNP-TV-Z]{20,}")
+
+
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """Names that are the same in every process, so that several can share the tests: sets sorted, new ULIDs masked."""
+    if isinstance(val, set | frozenset):
+        return repr(sorted(val, key=repr))
+    if isinstance(val, str) and _FRESH_ULID.search(val):
+        return _FRESH_ULID.sub("ULID", val)
+    return None

@@ -60,6 +60,10 @@ def test_a_grant_says_what_the_session_may_do_and_where_it_stands(lab: Lab, sess
     assert context["permits"] == []
 
 
+def _name(value: object) -> str:
+    return str(sorted(value)) if isinstance(value, set) else str(value)
+
+
 @pytest.mark.parametrize(
     ("capabilities", "expected"),
     [
@@ -79,7 +83,7 @@ def test_a_grant_says_what_the_session_may_do_and_where_it_stands(lab: Lab, sess
             {("cap.actuation.valve.v1", "valve")},
         ),
     ],
-    ids=str,
+    ids=_name,
 )
 def test_what_is_asked_for_and_offered_is_granted(
     lab: Lab, capabilities: list[Any], expected: set[tuple[str, str]]

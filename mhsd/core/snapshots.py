@@ -13,6 +13,7 @@ import attrs
 from mhsd.base.errors import Fault
 from mhsd.base.resources import schema_document
 from mhsd.core.hashes import device_hash
+from mhsd.core.limits import LimitFacts, limit_refusal
 from mhsd.wire.canonical import digest
 from mhsd.wire.json_text import excerpt
 from mhsd.wire.schema import Validator, compile_schema
@@ -34,6 +35,8 @@ class Origin:
     fidelity: Mapping[str, Any]
     states: Mapping[str, Validator]
     exclusions: Mapping[str, Sequence[str]]
+    limits: Mapping[str, Mapping[str, LimitFacts]] = attrs.Factory(dict)
+    """The limits of what may be written, by resource: a restore is no way round them."""
 
     def identity(self) -> dict[str, str]:
         """What a snapshot of this device, and of no other, has."""
@@ -113,7 +116,7 @@ class Restoration:
 
     def refusal(self, latched: bool) -> Fault | None:
         """The first thing that stands against this snapshot, before anything is done with it [PROTO-035]."""
-        for check in (_complete, _same_mode, _same_origin, _hashes, _well_formed, _fits):
+        for check in (_complete, _same_mode, _same_origin, _hashes, _well_formed, _fits, _within_limits):
             fault = check(self)
             if fault is not None:
                 return fault
@@ -221,3 +224,12 @@ def _fits(restoration: Restoration) -> Fault | None:
             message = f"the state of {resource_id} is none of its schema: {errors[0]['message']}"
             return _mismatch("state_schema", message, resource_id=resource_id, errors=errors)
     return None
+
+
+def _within_limits(restoration: Restoration) -> Fault | None:
+    """MHS.SAFETY.ENVELOPE_VIOLATION for a setpoint that could not be written either."""
+    faults = (
+        limit_refusal(restoration.state[resource_id], limits)
+        for resource_id, limits in restoration.origin.limits.items()
+    )
+    return next((fault for fault in faults if fault is not None), None)

@@ -14,7 +14,7 @@ import trio
 from mhsd.base.clock import Clock, rfc3339
 from mhsd.base.errors import Fault
 from mhsd.base.ids import Ids
-from mhsd.core.admission import Attempt
+from mhsd.core.admission import CONFIGURE, Attempt
 from mhsd.core.hashes import device_hash, resource_hash
 from mhsd.core.interlocks import interlock_states
 from mhsd.core.latch import SafetyState
@@ -98,6 +98,7 @@ class DeviceHost:
                 for name, resource in self.manifest.resources.items()
             },
             exclusions=self.exclusions,
+            limits={each.resource: each.limits for each in self.manifest.bindings_of(CONFIGURE)},
         )
         self._known: dict[str, str] = {}
         self._dispatched_mono_s: dict[tuple[str, str], float] = {}

@@ -402,6 +402,21 @@ def test_a_restore_never_sets_or_releases_the_emergency_stop(lab: Lab) -> None:
         assert not latched(lab)
 
 
+def test_a_restore_is_no_way_round_the_limits(session: Session) -> None:
+    """[PROTO-035, PROTO-025a]"""
+    taken = take(session)
+    for value, allowed in ((500, True), (500.1, False)):
+        belt = {**taken["state"]["belt"], "speed_mm_s": value}
+        receipt = restore(session, sealed(taken, {**taken["state"], "belt": belt}))
+        if allowed:
+            assert receipt["status"] == "completed"
+            continue
+        assert (receipt["status"], code_of(receipt)) == ("rejected", "MHS.SAFETY.ENVELOPE_VIOLATION")
+        assert receipt["error"]["details"]["field"] == "speed_mm_s"
+    assert session.read("belt")["state"]["speed_mm_s"] == 500
+    assert restore(session, taken)["status"] == "completed"
+
+
 def test_a_device_that_is_being_driven_is_not_restored(session: Session) -> None:
     """[PROTO-035]"""
     taken = take(session)

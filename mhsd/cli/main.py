@@ -1,6 +1,7 @@
 """Where the programs start. Looks at the first word before anything slow is imported."""
 
 import os
+import signal
 import sys
 from collections.abc import Callable
 
@@ -34,6 +35,8 @@ def _mhsctl() -> int:
         from mhsd.cli import fast
 
         return fast.main(program, argv)
+    if argv[:1] != ["serve"]:
+        _end_as_by_ctrl_c()
     from mhsd.cli import app
 
     return app.main(program, argv)
@@ -50,6 +53,13 @@ def _open_closed_streams() -> None:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 - open to the end
+
+
+def _end_as_by_ctrl_c() -> None:
+    """A terminal that is closed, or a SIGTERM, ends a command as Ctrl-C does: what it started is cancelled first."""
+    for signum in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(signum) is not signal.SIG_IGN:  # Whoever ignores a hang-up (nohup) means it.
+            signal.signal(signum, signal.default_int_handler)
 
 
 def _program(usual: str, names: tuple[str, ...]) -> str:

@@ -274,10 +274,13 @@ def test_progress_is_shown_where_stderr_is_a_terminal(own: Daemon) -> None:
     assert shown.endswith("\r\x1b[2K")
 
 
-def test_ctrl_c_cancels_waits_for_the_receipt_and_exits_130(own: Daemon) -> None:
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_ctrl_c_and_what_ends_a_terminal_cancel_wait_for_the_receipt_and_exit_130(
+    own: Daemon, signum: signal.Signals
+) -> None:
     running = own.start_ctl(*CONVEY, "--json")
     until(lambda: belt_runs(own))
-    running.send_signal(signal.SIGINT)
+    running.send_signal(signum)
     out, err = running.communicate(timeout=PATIENCE_S)
     receipt = json.loads(out)
     assert (running.returncode, receipt["status"]) == (130, "cancelled")

@@ -83,14 +83,14 @@ class Executions:
 
     def _prior(self, attempt: Attempt, id_spent: bool) -> Raw | Awaitable[Answer] | Fault | None:
         """What the command_id's earlier use answers, or None when the id is free [OP-003, OP-004]."""
-        row = self.store.find_command(attempt.device_id, attempt.command_id)
         ahead = self._reserved.get(attempt.command_id)
-        if row is not None:
-            prior = prior_refusal(row.input_digest, row.principal_id, attempt)
-            return self.current(row, replayed=True) if prior == "replay" else prior
         if ahead is not None:
             prior = prior_refusal(ahead.attempt.input_digest, ahead.attempt.session.principal_id, attempt)
             return self._follow(attempt, ahead) if prior == "replay" else prior
+        row = self.store.find_command(attempt.device_id, attempt.command_id)
+        if row is not None:
+            prior = prior_refusal(row.input_digest, row.principal_id, attempt)
+            return self.current(row, replayed=True) if prior == "replay" else prior
         if id_spent:
             spent = prior_refusal("", "", attempt)
             return spent if isinstance(spent, Fault) else None
@@ -158,21 +158,28 @@ class Executions:
 
         Raises OUTCOME.UNKNOWN for one that has ended and whose final receipt could not be stored.
         """
-        if row.final is not None:
-            answer = row.final.wire(replayed=replayed)
-            durable_seq, _ = self.store.head()
-            return answer if row.final.seq <= durable_seq else self._once_durable(row, answer)
-        if self.store.failure is not None and row.operation_id not in self._running:
+        durable_seq, _ = self.store.head()
+        if row.final is not None and row.final.seq <= durable_seq:
+            return row.final.wire(replayed=replayed)
+        if row.final is None and row.operation_id in self._running:
+            return Raw(encode({**self.standing(row), "replayed": replayed}))
+        if self.store.failure is not None:
             raise unstored_fault(row)
-        return Raw(encode({**self.standing(row), "replayed": replayed}))
+        return self._once_durable(row, replayed)
 
-    async def _once_durable(self, row: CommandRow, answer: Raw) -> Answer:
-        """The answer when all that was put so far is on the disk: a receipt that could be lost is told to nobody."""
+    async def _once_durable(self, row: CommandRow, replayed: bool) -> Answer:
+        """As `current`, when all that was put so far is on the disk: what could be lost is told to nobody."""
         try:
-            await self.store.put().wait()
+            while True:
+                await self.store.put().wait()
+                if row.final is not None:
+                    return row.final.wire(replayed=replayed)
+                # Dispatched by now, or refused: then its operation has that receipt.
+                row = self.store.find_operation(row.operation_id) or row
+                if row.final is None:
+                    return Raw(encode({**self.standing(row), "replayed": replayed}))
         except StoreFailed:
             return unstored_fault(row)
-        return answer
 
     def standing(self, row: CommandRow) -> Mapping[str, Any]:
         """The receipt of a command as it stands: the final one, or the live snapshot."""

@@ -14,7 +14,7 @@ import trio
 from mhsd.base.clock import Clock, rfc3339
 from mhsd.base.ids import Ids
 from mhsd.config import Limits
-from mhsd.core.receipts import RESET
+from mhsd.core.receipts import ESTOP, RESET
 from mhsd.driver.loader import LoadedDevice, load_target
 from mhsd.protocol.dispatch import Dispatch, Exchange
 from mhsd.protocol.peer import Peer, Principal
@@ -274,6 +274,11 @@ class World:
         self.expect(after - before in (0, 1), f"{what} moves the revision from {before} to {after}")
         self.expect(entry.revision in (None, after), f"{what} stores revision {entry.revision}, not {after}")
         self.revisions[device].append((at, after))
+        if entry.body["capability_id"] in (RESET, ESTOP):
+            # Such a receipt takes account of all that has changed by then.
+            for native in self.natives:
+                if native.device == device and native.command_id in self.unsettled:
+                    native.alone = False
         if entry.body["capability_id"] == RESET and entry.body["status"] == "completed":
             self.expect(
                 not self.surely_latched(device), f"rig {device} is reset by what came before its stop"

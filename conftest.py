@@ -10,6 +10,7 @@ import shutil
 import signal
 import tempfile
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 # Other work on the machine makes single examples slow at times: the number of examples bounds the time.
@@ -42,6 +43,14 @@ atexit.register(shutil.rmtree, _RUNTIME_DIR, ignore_errors=True)
 for signum in (signal.SIGINT, signal.SIGHUP):
     if signal.getsignal(signum) is signal.SIG_IGN:
         signal.signal(signum, signal.SIG_DFL)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Temporary directories with short names: the path of a Unix socket has 107 bytes, and tests serve at many."""
+    if config.option.basetemp is None and not hasattr(config, "workerinput"):
+        config.option.basetemp = tempfile.mkdtemp(prefix="mhsd-")
+        atexit.register(shutil.rmtree, config.option.basetemp, ignore_errors=True)
+
 
 _FRESH_ULID = re.compile("[0-7][0-9A-HJKMNP-TV-Z]{20,}")
 

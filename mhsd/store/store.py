@@ -304,6 +304,9 @@ class Store:
         for row in self._reader.intents():
             intent = _intent(row)
             interim = self._reader.last_of_command(intent.device_id, intent.command_id, "interim")
+            if interim is not None and interim.body["operation_id"] != intent.operation_id:
+                # Of an earlier attempt, which the device refused in the end.
+                interim = None
             ledger.adopt(row[0], row_of_intent(intent, interim))
         return ledger
 

@@ -9,6 +9,7 @@ import re
 import shutil
 import signal
 import tempfile
+import tracemalloc  # noqa: F401 - pytest's hook imports it half-way through a collection otherwise, and trips
 
 import pytest
 from hypothesis import HealthCheck, settings

@@ -246,10 +246,8 @@ async def _ask_again(world: World) -> None:
 
 async def _look_up(world: World) -> None:
     """Every operation that anybody was told of is still known to its owner [PROTO-030]."""
-    for command_id, operation_id in world.operations.items():
-        own = [visit for visit in world.sessions[-2:] if visit.principal == world.owners.get(command_id)]
-        if not own:
-            continue
+    for operation_id, (command_id, owner) in list(world.told.items()):
+        own = [visit for visit in world.sessions[-2:] if visit.principal == owner]
         params = {"session_id": own[0].session_id, "operation_id": operation_id, "deadline_ms": 1000}
         ask = world.ask(own[0].principal, "mhs.operations.get", params)
         await world.until_answered(ask)

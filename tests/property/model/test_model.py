@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.property.model.play import faults_of, play
 from tests.property.model.programs import make_program, shorten
 
-PER_PROFILE = 5
+PER_PROFILE = 4
 """Programs per example of the profile: each is one of very many, and takes a few hundredths of a second."""
 
 

@@ -91,7 +91,9 @@ class World:
         self.grants: dict[str, Grant] = {}
         self.orders: list[Order] = []
         self.operations: dict[str, str] = {}
-        self.owners: dict[str, int] = {}
+        """The newest operation of a command, as clients were told."""
+        self.told: dict[str, tuple[str, int]] = {}
+        """The command and principal of every operation that anybody was told of."""
         self.unsettled: set[str] = set()
         self.stops = [0, 0]
         self.stopped_number = [-1, -1]
@@ -280,9 +282,10 @@ class World:
                 if native.device == device and native.command_id in self.unsettled:
                     native.alone = False
         if entry.body["capability_id"] == RESET and entry.body["status"] == "completed":
-            self.expect(
-                not self.surely_latched(device), f"rig {device} is reset by what came before its stop"
-            )
+            overtaken, stopping = self.surely_latched(device), self.watches[device].stops_under_way
+            self.expect(not overtaken, f"rig {device} is reset by what came before its stop")
+            self.expect(not stopping, f"rig {device} is reset while it is being stopped")
+            self.latch_changes[device].append((at, False))
         if entry.kind == "final":
             self.unsettled.discard(entry.command_id)
 
@@ -351,7 +354,8 @@ class World:
             return
         if "operation_id" in result and "command_id" in result:
             self.operations[result["command_id"]] = result["operation_id"]
-            self.owners[result["command_id"]] = PRINCIPALS.index(result["principal"]["id"])
+            owner = PRINCIPALS.index(result["principal"]["id"])
+            self.told[result["operation_id"]] = result["command_id"], owner
         if ask.method == "mhs.session.open":
             visit = Visit(
                 ask.life,

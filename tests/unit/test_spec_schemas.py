@@ -60,7 +60,12 @@ def _resource(uri: str) -> Any:
 def _both(name: str) -> Callable[[Any], list[bool]]:
     """Judges a value by fastjsonschema and by jsonschema: `[True, True]` when both accept it."""
     document = schema_document(name)
-    fast = fastjsonschema.compile(document, handlers={"https": _resource}, use_default=False)
+    # It writes absolute references into what it compiles, and the documents are shared by the whole process.
+    fast = fastjsonschema.compile(
+        copy.deepcopy(document),
+        handlers={"https": lambda uri: copy.deepcopy(_resource(uri))},
+        use_default=False,
+    )
     registry: Any = referencing.Registry().with_resources(
         (SCHEMA_BASE + file_name, DRAFT7.create_resource(schema_document(file_name)))
         for file_name in schema_names()

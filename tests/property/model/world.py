@@ -105,6 +105,7 @@ class World:
         self.gate_changes: list[list[tuple[Moment, str]]] = [[], []]
         self.read_changes: list[list[tuple[Moment, str]]] = [[], []]
         self.drained: set[int] = set()
+        self.settled: set[int] = set()
         self.quiet: dict[tuple[int, int, int], Any] = {}
         self.full_lives: set[int] = set()
         self.lives_end: dict[int, float] = {}
@@ -213,7 +214,7 @@ class World:
             connect=self.disk.connect,
         ) as store:
             self.store = store
-            orderly = self.life - 1 in self.drained and self.life - 1 not in self.full_lives
+            orderly = self.life - 1 in self.settled and self.life - 1 not in self.full_lives
             self.expect(not (orderly and store.open_intents), "a command was left open by an orderly end")
             self._note_puts(store)
             endpoint_is = open_endpoint(

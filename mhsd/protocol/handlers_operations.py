@@ -106,7 +106,11 @@ async def operations_cancel(context: Context, params: OperationsCancelParams) ->
     device, row = _operation(context, session, params.operation_id, None, params.device_id)
     carriage = device.executions.running(row.operation_id)
     if row.final is not None or carriage is None or carriage.operation is None:
-        return await _current(device, row)
+        answer = await _current(device, row)
+        # One that was about to be dispatched runs by now.
+        carriage = device.executions.running(row.operation_id) if row.final is None else None
+        if carriage is None or carriage.operation is None:
+            return answer
     device.executions.end(carriage.operation, "cancel", session.principal_id)
     with trio.move_on_at(context.deadline_mono_s(params.deadline_ms)):
         await carriage.answered.wait()

@@ -198,6 +198,11 @@ class Executions:
         """Every dispatched command without a final receipt."""
         return [c for c in self._running.values() if c.operation is not None and not c.operation.concluded]
 
+    def ahead(self) -> Carriage | None:
+        """The command that has the slot and was not dispatched yet."""
+        reserved = self._reserved.values()
+        return next((c for c in reserved if self.host.slot.held_by(c.attempt)), None)
+
     def open_in_store(self) -> list[Carriage]:
         """Every command whose intent was put and whose last receipt is not durable."""
         return [c for c in (*self._reserved.values(), *self._running.values()) if c.intended]

@@ -227,13 +227,25 @@ class SessionHost:
         left.set()
 
     async def _leave(self, device: ServedDevice, session: Session) -> None:
-        """Bring a device that this session drove to its safe state, unless another session's operation runs."""
+        """Bring a device that this session drove to its safe state, unless another session's operation runs.
+
+        Nothing of another session begins meanwhile: what is about to is waited for, and what comes queues.
+        """
         host = device.host
+        with trio.move_on_after(host.stop_grace_s):
+            while host.driven_by is session and (ahead := device.executions.ahead()) is not None:
+                await ahead.decided.wait()
         others = any(c.attempt.session is not session and c.attempt.guarded for c in device.executions.live())
-        if host.driven_by is session and not others:
-            host.driven_by = None
+        if host.driven_by is not session or others:
+            return
+        host.driven_by = None
+        held = host.slot.hold()
+        try:
             if not await host.halt("session ended"):
                 host.doubt("the safe state could not be confirmed at the end of a session")
+        finally:
+            if held:
+                host.slot.let_go()
 
     def _remember(self, session: Session) -> None:
         now_mono_s = trio.current_time()

@@ -29,11 +29,27 @@ class Slot:
     def __init__(self) -> None:
         self._holder: Attempt | None = None
         self._operation: Operation | None = None
+        self._held = False
         self._queue: deque[Place] = deque()
 
     @property
     def free(self) -> bool:
-        return self._holder is None
+        return self._holder is None and not self._held
+
+    def held_by(self, attempt: Attempt) -> bool:
+        """Whether the attempt has the slot."""
+        return self._holder is attempt
+
+    def hold(self) -> bool:
+        """Take a free slot for the endpoint itself, which then has to `let_go`; commands queue meanwhile."""
+        if not self.free:
+            return False
+        self._held = True
+        return True
+
+    def let_go(self) -> None:
+        self._held = False
+        self._grant_next()
 
     @property
     def operation(self) -> Operation | None:
@@ -42,11 +58,12 @@ class Slot:
 
     def refusal(self, attempt: Attempt) -> Fault | None:
         """MHS.DEVICE.BUSY when the attempt can neither take the slot nor queue for it."""
-        if self._holder is None or self._holder is attempt:
+        if self.free or self._holder is attempt:
             return None
         awaited = self._operation is None or self._operation.awaited
         # Before its dispatch a holder is still waited for, but a long-running one will keep the slot.
-        short = self._holder.binding is not None and not self._holder.binding.long_running
+        binding = self._holder.binding if self._holder is not None else None
+        short = self._held or (binding is not None and not binding.long_running)
         if awaited and short and len(self._queue) < QUEUE_PLACES:
             return None
         why = "its queue is full" if awaited and short else "another operation runs on it"
@@ -58,7 +75,7 @@ class Slot:
 
     def take_or_queue(self, attempt: Attempt) -> Place | None:
         """Hold the slot (None) or get a place in its queue. `refusal()` must have said nothing against it."""
-        if self._holder is None:
+        if self.free:
             self._holder = attempt
             return None
         place = Place(attempt)
@@ -75,6 +92,9 @@ class Slot:
         if self._holder is not attempt:
             return
         self._holder = self._operation = None
+        self._grant_next()
+
+    def _grant_next(self) -> None:
         if self._queue:
             place = self._queue.popleft()
             self._holder = place.attempt

@@ -179,6 +179,23 @@ def test_an_orderly_end_leaves_no_command_open(ticks: int) -> None:
     holds(Close(1), Close(2), Close(0), Command(), *[Wait(0)] * ticks, Restart("drain"), Wait(100))
 
 
+@pytest.mark.parametrize("end", [(Close(1), Wait(100)), (Wait(900), Wait(200))])
+def test_nothing_begins_while_a_device_is_brought_to_its_safe_state(end: tuple[Step, ...]) -> None:
+    """[SESS-004, SESS-006] Another session's command waits until the device is safe."""
+    slow = Conduct(0, "stop", "slow")
+    holds(
+        Open(ttl_s=1),
+        Command(),
+        slow,
+        Wait(100),
+        Command(session=1),
+        Wait(50),
+        *end,
+        Command(session=2),
+        Wait(2000),
+    )
+
+
 def test_a_closed_session_keeps_no_timer() -> None:
     """[SESS-006] Sessions that come and go leave nothing behind."""
     holds(Open(), Close(), Open(), Close(), Wait(100))

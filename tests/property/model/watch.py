@@ -87,6 +87,7 @@ class Watch:
         latched = world.endpoint.safety.latched(world.device_id(self.device))
         world.expect(not latched, f"{what} began while latched")
         world.expect(not world.surely_latched(self.device), f"{what} began after a stop without a reset")
+        world.expect(not self.stops_under_way, f"{what} began while the rig was being stopped")
         out = [
             n
             for n in world.natives

@@ -11,10 +11,12 @@ from mhsd.core.chain import BUNDLE_VERSION, verify_bundle
 from mhsd.wire.schema import Validator, compile_schema
 from tests.documents import RESULTS
 from tests.property.model.history import Ask, Native
+from tests.property.model.lives import STOP_GRACE_S
+from tests.property.model.record import ENDPOINT
 from tests.property.model.refusals import unfounded
 from tests.property.model.steps import MOVE, TRAVEL
 from tests.property.model.watch import ACTUATING, GUARDED
-from tests.property.model.world import ENDPOINT, PRINCIPALS, STOP_GRACE_S, World
+from tests.property.model.world import PRINCIPALS, World
 
 INTERNAL = "cap.internal."
 SLACK_S = 0.001

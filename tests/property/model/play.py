@@ -12,9 +12,11 @@ import trio.testing
 from tests.property.model import steps
 from tests.property.model.checks import check_history
 from tests.property.model.history import Ask
+from tests.property.model.lives import QUIET_S
 from tests.property.model.programs import Program
+from tests.property.model.record import pick
 from tests.property.model.steps import MOVE, Step
-from tests.property.model.world import QUIET_S, World, pick
+from tests.property.model.world import World
 
 QUIET_WAIT_MS = 100
 

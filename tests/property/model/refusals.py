@@ -3,9 +3,10 @@
 from typing import Any
 
 from tests.property.model.history import Ask
+from tests.property.model.record import during
 from tests.property.model.steps import CONFIGURE, DESCRIBE, FIRE, MOVE, SAMPLE, TRAVEL
 from tests.property.model.watch import GUARDED, LIMIT
-from tests.property.model.world import World, during
+from tests.property.model.world import World
 
 BAD_READS = frozenset({"fail", "raise", "gap"})
 

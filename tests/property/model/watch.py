@@ -8,7 +8,7 @@ from tests.property.model.history import Native
 from tests.property.model.steps import CONFIGURE, FIRE, MOVE, SAMPLE, TOGGLE, TRAVEL
 
 if TYPE_CHECKING:
-    from tests.property.model.world import World
+    from tests.property.model.lives import Lives
 
 GUARDED = frozenset({MOVE, TRAVEL, FIRE, CONFIGURE})
 ACTUATING = GUARDED | {TOGGLE}
@@ -20,7 +20,7 @@ SAMPLE_PERIOD_S = 2.0
 class Watch:
     """The watcher of one rig in one life of the endpoint."""
 
-    def __init__(self, world: "World", device: int) -> None:
+    def __init__(self, world: "Lives", device: int) -> None:
         self.world = world
         self.device = device
         self.stops_under_way = 0

@@ -1,48 +1,24 @@
-"""Plays a program against a real endpoint, in process, on Trio's test clock, and notes everything that happens."""
+"""The clients of an endpoint: what they send, and what they know from the answers."""
 
 import json
-import logging
 import random
-from collections.abc import AsyncIterator, Awaitable, Sequence
-from contextlib import asynccontextmanager
-from functools import cache
+from collections.abc import Awaitable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import trio
 
-from mhsd.base.clock import Clock, rfc3339
 from mhsd.base.ids import Ids
-from mhsd.config import Limits
-from mhsd.core.receipts import ESTOP, RESET
-from mhsd.driver.loader import LoadedDevice, load_target
-from mhsd.protocol.dispatch import Dispatch, Exchange
+from mhsd.protocol.dispatch import Exchange
 from mhsd.protocol.peer import Peer, Principal
-from mhsd.services.endpoint import open_endpoint
-from mhsd.store import Receipt, Store, VoidIntent, open_store
 from mhsd.wire.canonical import digest
 from tests.property.model import steps
-from tests.property.model.disk import Disk
-from tests.property.model.history import Ask, Grant, Moment, Native, Order, Put, Visit
+from tests.property.model.history import Ask, Grant, Order, Visit
+from tests.property.model.lives import QUIET_S, Lives
+from tests.property.model.record import PATHS, pick
 from tests.property.model.steps import CONFIGURE, FIRE
-from tests.property.model.watch import Watch
 
-ENDPOINT = "mhs://localhost:7400"
-T = TypeVar("T")
-PATHS = ("/test/left", "/test/right")
 PRINCIPALS = ("agent:operator", "agent:client")
-EPOCH_S = 1_800_000_000.0
-STOP_GRACE_S = 2.0
-QUIET_S = 90.0
-"""After this long without new calls everything has ended: it is more than any max_duration_ms and grace."""
-
-LIMITS = Limits(max_open_operations=2)
-
-
-@cache
-def _loaded(device: int) -> LoadedDevice:
-    target = str(Path(__file__).parent / "rig")
-    return load_target(target, backend="fake", options={}, path=PATHS[device])
 
 
 def _peer(principal: int) -> Peer:
@@ -55,253 +31,12 @@ def _peer(principal: int) -> Peer:
     )
 
 
-class Alarms(logging.Handler):
-    """The errors that the endpoint logs, but for those of a driver that breaks and of a disk that is full."""
-
-    EXPECTED = ("driver of %s failed", "the final receipt of %s could not be written")
-
-    def __init__(self) -> None:
-        super().__init__(logging.ERROR)
-        self.heard: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        named = record.name in ("mhsd.dispatch", "mhsd.execution")
-        if named and not str(record.msg).startswith(self.EXPECTED):
-            self.heard.append(self.format(record))
-
-
-class World:
-    """One example: the rigs, the endpoint that serves them in one life after the other, and what was noted."""
+class World(Lives):
+    """One example: plays a program against a real endpoint in process, and notes everything that happens."""
 
     def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self.bodies = [type(_loaded(0).driver)(_loaded(0).driver.settings).body for _ in PATHS]
-        self.number = 0
-        self.life = -1
-        self.faults: list[str] = []
-        self.asks: list[Ask] = []
-        self.natives: list[Native] = []
-        self.puts: list[Put] = []
-        self._put_of: dict[str, Put] = {}
-        self._stops: dict[tuple[int, int], list[Ask]] = {}
-        self.last_asks: list[Ask] = []
-        self.seq_before_last = 0
-        self.visits: list[Visit] = []
-        self.visit_of: dict[str, Visit] = {}
-        self.grants: dict[str, Grant] = {}
-        self.orders: list[Order] = []
-        self.operations: dict[str, str] = {}
-        """The newest operation of a command, as clients were told."""
-        self.told: dict[str, tuple[str, int]] = {}
-        """The command and principal of every operation that anybody was told of."""
-        self.unsettled: set[str] = set()
-        self.stops = [0, 0]
-        self.stopped_number = [-1, -1]
-        self.reset_number = [0, 0]
-        self.durable_stop = [False, False]
-        self.surely_released = [True, True]
-        self.revisions: list[list[tuple[Moment, int]]] = [[], []]
-        self.latch_changes: list[list[tuple[Moment, bool]]] = [[], []]
-        self.gate_changes: list[list[tuple[Moment, str]]] = [[], []]
-        self.read_changes: list[list[tuple[Moment, str]]] = [[], []]
-        self.drained: set[int] = set()
-        self.settled: set[int] = set()
-        self.quiet: dict[tuple[int, int, int], Any] = {}
-        self.full_lives: set[int] = set()
-        self.lives_end: dict[int, float] = {}
-        self.alarms = Alarms()
-        entropy = random.Random(1)
-        self._ids = Ids(self._wall_s, entropy.randbytes)
-        self._client_ids = Ids(self._wall_s, random.Random(2).randbytes)
-
-    # What the checks ask.
-
-    def expect(self, holds: bool, otherwise: str) -> None:
-        if not holds:
-            self.faults.append(f"life {self.life}, {self.now().mono_s} s: {otherwise}")
-
-    def now(self) -> Moment:
-        """The next event's moment."""
-        self.number += 1
-        return Moment(trio.current_time(), self.number)
-
-    def device_id(self, device: int) -> str:
-        return ENDPOINT + PATHS[device]
-
-    def device_of(self, device_id: str) -> int:
-        return PATHS.index(device_id.removeprefix(ENDPOINT))
-
-    def visit(self, session_id: str) -> Visit:
-        return self.visit_of[session_id]
-
-    def surely_latched(self, device: int) -> bool:
-        """Whether a stop came after which nobody has asked for a reset."""
-        return self.stopped_number[device] > self.reset_number[device]
-
-    def revisions_since(self, device: int, mono_s: float) -> set[int]:
-        """The revisions that the device has had from then on."""
-        return during(self.revisions[device], mono_s, float("inf"))
-
-    def touch(self, device: int, part: str, how: str) -> None:
-        """Somebody does something to a rig: moves its gate, or changes how its link behaves."""
-        if part == "gate":
-            self.bodies[device].gate = how
-            self.gate_changes[device].append((self.now(), how))
-        else:
-            self.bodies[device].conduct[part] = how
-            if part == "read":
-                self.read_changes[device].append((self.now(), how))
-
-    def answered_s(self, ask: Ask) -> float:
-        """When a call was answered."""
-        return float("inf") if ask.answered is None else ask.answered.mono_s
-
-    def put_of(self, receipt_id: str) -> Put | None:
-        """How a receipt was handed to the store."""
-        return self._put_of.get(receipt_id)
-
-    def stops_at(self, receipt_id: str, device: int) -> int:
-        """How many stops there had been when a receipt was handed to the store."""
-        put = self._put_of.get(receipt_id)
-        return self.stops[device] if put is None else put.stops
-
-    def stops_in(self, life: int, device: int) -> list[Ask]:
-        """The stops of a device in one life."""
-        return self._stops.get((life, device), [])
-
-    def receipts_in(self, life: int, device: int) -> set[str]:
-        """The receipts of a device that were handed to the store in one life."""
-        return {
-            name
-            for name, put in self._put_of.items()
-            if put.life == life and self.device_of(put.entry.device_id) == device
-        }
-
-    def settled_number(self, native: Native) -> float:
-        """When the last receipt of a call was handed to the store."""
-        for put in self.puts:
-            last = isinstance(put.entry, VoidIntent) or (
-                isinstance(put.entry, Receipt) and put.entry.kind == "final"
-            )
-            if last and put.entry.command_id == native.command_id and put.at.number > native.began.number:
-                return put.at.number
-        return float("inf")
-
-    @staticmethod
-    def _wall_s() -> float:
-        return EPOCH_S + trio.current_time()
-
-    # Lives of the endpoint.
-
-    @asynccontextmanager
-    async def alive(self) -> AsyncIterator[None]:
-        """The endpoint from its start to its end. Leaving is a crash: what is not on the disk by then is lost."""
-        self.life += 1
-        self.disk = Disk()
-        self.sessions: list[Visit] = []
-        self.permits: list[str] = []
-        self.unsettled.clear()
-        self.dead = False
-        self.watches = [Watch(self, device) for device in range(len(PATHS))]
-        clock = Clock(now=self._wall_s, mono=trio.current_time)
-        async with open_store(
-            self.directory,
-            endpoint_id=ENDPOINT,
-            mhs_version="1.0",
-            created_at=rfc3339(clock.now()),
-            device_ids=[self.device_id(device) for device in range(len(PATHS))],
-            inline=True,
-            connect=self.disk.connect,
-        ) as store:
-            self.store = store
-            orderly = self.life - 1 in self.settled and self.life - 1 not in self.full_lives
-            self.expect(not (orderly and store.open_intents), "a command was left open by an orderly end")
-            self._note_puts(store)
-            endpoint_is = open_endpoint(
-                endpoint_id=ENDPOINT,
-                devices=[self._device(device) for device in range(len(PATHS))],
-                store=store,
-                limits=LIMITS,
-                features=(),
-                operator_configured=True,
-                stop_grace_s=STOP_GRACE_S,
-                clock=clock,
-                ids=self._ids,
-            )
-            async with endpoint_is as self.endpoint, trio.open_nursery() as self.callers:
-                self.dispatch = Dispatch(self.endpoint)
-                self._check_start()
-                self.tasks_at_rest = trio.lowlevel.current_statistics().tasks_living
-                try:
-                    yield
-                finally:
-                    self.lives_end[self.life] = trio.current_time()
-                    self.disk.full = True
-                    self.dead = True
-                    self.callers.cancel_scope.cancel()
-
-    def _device(self, device: int) -> LoadedDevice:
-        loaded = _loaded(device)
-        driver: Any = type(loaded.driver)(loaded.driver.settings)
-        driver.body, driver.watcher = self.bodies[device], self.watches[device]
-        return LoadedDevice(loaded.manifest, driver, loaded.backend, loaded.directory)
-
-    def _note_puts(self, store: Store) -> None:
-        put = store.put
-        for device in range(len(PATHS)):
-            self.revisions[device].append((self.now(), store.revision(self.device_id(device))))
-
-        def noted(*entries: Any) -> Any:
-            ticket = put(*entries)
-            if store.failure is None:
-                for entry in entries:
-                    self._note_put(entry)
-            return ticket
-
-        store.put = noted  # type: ignore[method-assign]
-
-    def _note_put(self, entry: Any) -> None:
-        at = self.now()
-        device = self.device_of(entry.device_id)
-        put = Put(self.life, entry, at, self.bodies[device].shown(), self.stops[device])
-        self.puts.append(put)
-        if isinstance(entry, VoidIntent):
-            self.unsettled.discard(entry.command_id)
-        if not isinstance(entry, Receipt):
-            return
-        self._put_of[entry.body["receipt_id"]] = put
-        before, after = entry.body["state_revision_before"], entry.body["state_revision_after"]
-        known = self.revisions[device][-1][1]
-        what = f"{entry.body['status']} {entry.body['capability_id']} on rig {device}"
-        self.expect(before == known, f"{what} says that the revision was {before}, not {known}")
-        self.expect(after - before in (0, 1), f"{what} moves the revision from {before} to {after}")
-        self.expect(entry.revision in (None, after), f"{what} stores revision {entry.revision}, not {after}")
-        self.revisions[device].append((at, after))
-        if entry.body["capability_id"] in (RESET, ESTOP):
-            # Such a receipt takes account of all that has changed by then.
-            for native in self.natives:
-                if native.device == device and native.command_id in self.unsettled:
-                    native.alone = False
-        if entry.body["capability_id"] == RESET and entry.body["status"] == "completed":
-            overtaken, stopping = self.surely_latched(device), self.watches[device].stops_under_way
-            self.expect(not overtaken, f"rig {device} is reset by what came before its stop")
-            self.expect(not stopping, f"rig {device} is reset while it is being stopped")
-            self.latch_changes[device].append((at, False))
-        if entry.kind == "final":
-            self.unsettled.discard(entry.command_id)
-
-    def _check_start(self) -> None:
-        """After a start the latches are those that were durable, and nothing is in flight."""
-        for device in range(len(PATHS)):
-            latched = self.endpoint.safety.latched(self.device_id(device))
-            if self.durable_stop[device]:
-                self.expect(latched, f"rig {device} came up without its latch")
-            if self.surely_released[device]:
-                self.expect(not latched, f"rig {device} came up latched")
-            self.stopped_number[device] = self.now().number if latched else -1
-            self.latch_changes[device].append((self.now(), latched))
-
-    # Clients.
+        super().__init__(directory)
+        self._client_ids = Ids(self.wall_s, random.Random(2).randbytes)
 
     def ask(self, principal: int, method: str, params: dict[str, Any], **envelope: Any) -> Ask:
         """Send one call; its answer is noted when it comes."""
@@ -544,43 +279,3 @@ class World:
                 "deadline_ms": deadline_ms,
             },
         )
-
-    # Quiet moments.
-
-    def calm(self, device: int) -> bool:
-        """Whether nothing is under way on a device."""
-        served = self.endpoint.devices[self.device_id(device)]
-        return not (
-            served.executions.live()
-            or not served.host.slot.free
-            or self.unsettled
-            or self.watches[device].stops_under_way
-            or served.host.safety.stop_pending(served.device_id)
-            or any(self._open(ask) for ask in self.asks if ask.life == self.life)
-        )
-
-    @staticmethod
-    def _open(ask: Ask) -> bool:
-        """Whether something may still be done for a call; nobody is told when a lost one has ended."""
-        return ask.answered is None and (not ask.lost or ask.sent.mono_s + QUIET_S > trio.current_time())
-
-    def note_quiet(self) -> None:
-        """At rest, one revision is one state [OP-007]."""
-        for device in range(len(PATHS)):
-            if not self.calm(device):
-                continue
-            revision = self.endpoint.devices[self.device_id(device)].host.revision
-            shown = self.bodies[device].shown()
-            before = self.quiet.setdefault((self.life, device, revision), shown)
-            self.expect(before == shown, f"rig {device} shows {shown} and {before} at revision {revision}")
-
-
-def during(changes: Sequence[tuple[Moment, T]], from_s: float, to_s: float) -> set[T]:
-    """What something was in a span of time, both ends included."""
-    before = [value for at, value in changes if at.mono_s < from_s]
-    return {*before[-1:], *(value for at, value in changes if from_s <= at.mono_s <= to_s)}
-
-
-def pick(from_these: Sequence[Any], back: int) -> Any:
-    """The one that stands so far back from the newest, modulo how many there are; None of none."""
-    return from_these[-1 - back % len(from_these)] if from_these else None

@@ -1,0 +1,1 @@
+"""The MCP projection: devices as tools of any MCP host, over the client and nothing else."""

@@ -1,6 +1,7 @@
 """The files of a store, opened together: the directory and its lock, the database, the latch."""
 
 import json
+import logging
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -14,8 +15,10 @@ from mhsd.store.database import DATABASE_FILE, Connect, open_database, open_read
 from mhsd.store.directories import open_scratch_dir, open_state_dir, remove_scratch_dir, sync_directory
 from mhsd.store.latch import LATCH_FILE, EveryDeviceLatched, LatchFile, LatchRecord, open_latch
 from mhsd.store.receipts import PageReader, ReceiptReader
-from mhsd.store.signing import Signer, open_signer
+from mhsd.store.signing import KEY_FILE, Signer, open_signer
 from mhsd.wire.canonical import canonical
+
+log = logging.getLogger("mhsd.store")
 
 Genesis = Mapping[str, str]
 Kind = Literal["memory", "state_dir"]
@@ -77,6 +80,7 @@ def _open(
     latch: LatchFile | None = None
     signer: Signer | None = None
     latched: Mapping[str, LatchRecord] = {}
+    was_used = (directory / KEY_FILE).exists()
     if kind == "state_dir":
         # The latch comes first: a database without one is then never an interrupted beginning.
         latch = open_latch(directory / LATCH_FILE, fresh=not path.exists(), now=created_at)
@@ -86,7 +90,14 @@ def _open(
     writer = open_database(path, durable=kind == "state_dir", created_at=created_at, connect=connect)
     stack.callback(_close, writer)
     try:
-        genesis = _settle_genesis(writer, path, genesis)
+        settled = _settle_genesis(writer, path, genesis)
+        if was_used and settled is genesis:
+            # After an interrupted first start there was no chain; after a loss of the file there was one.
+            log.warning(
+                "%s holds no receipts although the directory was used before: a new chain begins. If receipts are "
+                "missing, stop now and restore the file from a backup",
+                path,
+            )
         reader, pages = ReceiptReader(open_reader(path)), PageReader(open_reader(path))
         stack.callback(_close, pages)
         stack.callback(_close, reader)
@@ -96,7 +107,7 @@ def _open(
             latched = latched.naming([*device_ids, *reader.device_ids()])
     except (OSError, sqlite3.Error) as error:
         raise unusable(path, error) from None
-    return StoreFiles(kind, genesis, latched, path, writer, reader, pages, latch, signer)
+    return StoreFiles(kind, settled, latched, path, writer, reader, pages, latch, signer)
 
 
 def _close(connection: sqlite3.Connection | ReceiptReader | PageReader) -> None:

@@ -203,11 +203,15 @@ async def test_later_migrations_are_applied_once_and_whole(
             assert store.failure is None
 
 
-async def test_an_interrupted_first_start_is_begun_again(tmp_path: Path) -> None:
+async def test_an_interrupted_first_start_is_begun_again_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     path = tmp_path / "state"
     async with opened(path):
         pass
+    assert "a new chain begins" not in caplog.text
     (path / "receipts.db").write_bytes(b"")
     async with opened(path) as store:
         await put(store, final(1))
         assert dict(store.latched) == {}
+    assert "receipts.db holds no receipts although the directory was used before" in caplog.text

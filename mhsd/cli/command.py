@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from mhsd.cli.link import Link
-from mhsd.client.client import DEFAULT_TIMEOUT_S
+from mhsd.client.calls import DEFAULT_TIMEOUT_S
 
 _OPTIONS: dict[str, tuple[Any, Any]] = {
     "endpoint": (

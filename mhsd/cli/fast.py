@@ -17,7 +17,8 @@ from mhsd.cli.link import Link
 from mhsd.cli.render_safety import status_lines, stop_lines
 from mhsd.cli.targets import devices_of, listed, matching, named
 from mhsd.cli.terminal import Paint, emit, plain, say, value
-from mhsd.client.client import DEFAULT_TIMEOUT_S, Client
+from mhsd.client.calls import DEFAULT_TIMEOUT_S
+from mhsd.client.client import Client
 from mhsd.client.errors import MHSError, OutcomeUnknown, TransportError, error
 
 ESTOP_HELP = "stop every device now and keep it stopped"

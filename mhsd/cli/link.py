@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 from mhsd.cli.boundary import UsageProblem
 from mhsd.cli.terminal import note, plain
-from mhsd.client.client import DEFAULT_TIMEOUT_S, Client, connect
+from mhsd.client.calls import DEFAULT_TIMEOUT_S
+from mhsd.client.client import Client, connect
 from mhsd.client.endpoint import DEFAULT_ENDPOINT
 from mhsd.client.http import Tls
 from mhsd.client.stdio import ChildFailed

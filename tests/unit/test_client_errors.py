@@ -5,7 +5,7 @@ import pytest
 from mhsd.base.errors import ERRORS
 from mhsd.base.resources import METHODS
 from mhsd.client import errors
-from mhsd.client.client import DEADLINED, EFFECTFUL
+from mhsd.client.calls import DEADLINED, EFFECTFUL
 
 
 def test_the_clients_own_codes_are_rows_of_the_error_table() -> None:

@@ -142,7 +142,7 @@ HALF = http(200, b'{"jsonrpc"').replace(b"Content-Length: 10", b"Content-Length:
 def test_an_answer_that_is_lost_leaves_the_outcome_of_a_command_unknown(
     serve: Serve, answer: Answer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mhsd.client.client.ANSWER_GRACE_S", 0.2)
+    monkeypatch.setattr("mhsd.client.calls.ANSWER_GRACE_S", 0.2)
     tiny = serve(answer)
     with client_of(tiny, timeout_s=0.1) as client, pytest.raises(AnswerLost) as lost:
         client.call("mhs.command", {})

@@ -183,7 +183,7 @@ def test_a_child_that_does_not_read_cannot_block_the_caller(
     child: Children, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A pipe holds 64 KiB; after half a line nothing more is written, since it would be read as its end."""
-    monkeypatch.setattr("mhsd.client.client.ANSWER_GRACE_S", 0.0)
+    monkeypatch.setattr("mhsd.client.calls.ANSWER_GRACE_S", 0.0)
     go = tmp_path / "go"
     client = child(f"""
         hello()

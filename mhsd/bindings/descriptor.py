@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mhsd import MHS_VERSION, SPEC_VERSION
-from mhsd.bindings.rpc import RPC, SCHEMAS
+from mhsd.bindings.site import RPC, SCHEMAS
 from mhsd.core.heads import ALGORITHM
 from mhsd.services.endpoint import NOT_CERTIFIED, SERVER, Endpoint
 from mhsd.wire.json_text import encode

@@ -16,7 +16,8 @@ import trio
 from mhsd.bindings.callers import UNKNOWN, Caller, Certificate
 from mhsd.bindings.limits import ConnectionSlots, Lane
 from mhsd.bindings.local import uid_of
-from mhsd.bindings.rpc import Connection, Site
+from mhsd.bindings.rpc import Connection
+from mhsd.bindings.site import Site
 
 log = logging.getLogger("mhsd.http")
 
@@ -73,7 +74,12 @@ class Front:
         self._note_answered()
 
     async def finish(self, patience_s: float) -> None:
-        """After `drain`: give the answers in flight this long to be written, then cut every connection."""
+        """After `drain`: give what is in flight this long to be written, then cut every connection.
+
+        Streams of events end here and not before: what the endpoint has to say of its own end goes out on them.
+        """
+        for connection in list(self._connections):
+            connection.leave()
         with trio.move_on_after(patience_s):
             await self._answered.wait()
         self.close()

@@ -8,7 +8,8 @@ from mhsd.bindings.checks import Names
 from mhsd.bindings.descriptor import descriptor
 from mhsd.bindings.front import Front, Listener
 from mhsd.bindings.local import MOST_CONNECTIONS, LocalSocket
-from mhsd.bindings.rpc import Document, Site
+from mhsd.bindings.routes import ROUTES
+from mhsd.bindings.site import Document, Site
 from mhsd.bindings.tls import Address, port_of
 from mhsd.config import Config
 from mhsd.protocol.auth import TokenFiles
@@ -69,6 +70,7 @@ def _site(
         door=door,
         tokens=tokens,
         names=names,
+        routes=ROUTES,
         descriptor=descriptor(endpoint, url=url, auth=auth, shows_devices="local" in auth),
         schema=lambda ref: _document(endpoint, ref),
         max_request_bytes=config.max_request_bytes,

@@ -1,8 +1,8 @@
 """One HTTP/1.1 connection: requests in, answers out, and the limits that hold before a method is looked at.
 
-h11 keeps the state of the protocol, `checks` judges the head, the door answers. This module decides how long
-a client may take, when a body is read, and how a connection ends: every early refusal closes it, so that an
-unread body is never parsed as the next request [TPT-010, TPT-011, TPT-012].
+h11 keeps the state of the protocol, `checks` judges the head, the table of routes says who answers. This module
+decides how long a client may take, when a body is read, and how a connection ends: every early refusal closes it,
+so that an unread body is never parsed as the next request [TPT-010, TPT-011, TPT-012].
 """
 
 from __future__ import annotations
@@ -13,9 +13,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from http import HTTPStatus
 from typing import NoReturn
-from urllib.parse import unquote
 
-import attrs
 import h11
 import trio
 
@@ -24,43 +22,16 @@ from mhsd.bindings import checks, limits
 from mhsd.bindings.callers import UNKNOWN, Caller
 from mhsd.bindings.checks import Refused
 from mhsd.bindings.limits import Lane
-from mhsd.bindings.replies import JSON, NEVER_STORE, REVALIDATE, Reply, busy, date, reply_of
-from mhsd.protocol.auth import TokenFiles
-from mhsd.protocol.dispatch import Dispatch, Exchange
+from mhsd.bindings.replies import JSON, NEVER_STORE, Reply, busy, date, reply_of
+from mhsd.bindings.site import Site, Upgrade, Visit
+from mhsd.protocol.dispatch import Exchange
 from mhsd.protocol.peer import Peer, stop_only
 from mhsd.wire.framing import mentions_stop
 from mhsd.wire.json_text import bytes_exceeded
 
 log = logging.getLogger("mhsd.http")
 
-RPC = "/mhs/v1/rpc"
-DESCRIPTOR = "/.well-known/mhs.json"
-SCHEMAS = "/mhs/v1/schema/"
-
 _READ_BYTES = 65536
-
-
-@attrs.frozen
-class Document:
-    """A schema or class document as it is served."""
-
-    body: bytes
-    digest: str
-    media_type: str = "application/schema+json"
-
-
-@attrs.frozen
-class Site:
-    """What all connections of one endpoint share."""
-
-    door: Dispatch
-    tokens: TokenFiles
-    names: checks.Names
-    descriptor: bytes
-    schema: Callable[[str], Document]
-    """The document of a ref; raises Fault for what is not there."""
-    max_request_bytes: int
-    socket_timeout_s: float
 
 
 class Connection:
@@ -76,7 +47,7 @@ class Connection:
         on_answered: Callable[[], None] = lambda: None,
     ) -> None:
         self._stream = stream
-        self._site = site
+        self.site = site
         self._lane = lane
         self._caller = caller
         self._on_answered = on_answered
@@ -85,11 +56,14 @@ class Connection:
             self._timeout_s = min(self._timeout_s, limits.STOP_LANE_TIMEOUT_S)
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=limits.HEAD_BYTES)
         self._method = b""
+        self._raw: list[bytes] = []
         self._chunks = 0
         self._draining = False
         self._receiving: trio.CancelScope | None = None
         self.is_answering = False
         """Whether a request has been read whole and its answer not yet written."""
+        self.leaving = trio.Event()
+        """Set when what goes on until its client leaves, such as a stream of events, has to end."""
 
     def drain(self) -> None:
         """Answer the request that has been read, if there is one, then close."""
@@ -103,6 +77,10 @@ class Connection:
             return False
         self._receiving.cancel()
         return True
+
+    def leave(self) -> None:
+        """After `drain`: end a stream of events too, once what there is has been sent."""
+        self.leaving.set()
 
     async def run(self) -> None:
         """Answer requests one after the other; returns when the connection is to be closed."""
@@ -128,8 +106,9 @@ class Connection:
 
     async def _head(self) -> h11.Request | None:
         """The head of the next request; None where the client is done or silent, or must give way."""
-        begun = bool(self._http.trailing_data[0])
-        self._method, self._chunks = b"", 0
+        ahead = self._http.trailing_data[0]
+        begun = bool(ahead)
+        self._method, self._chunks, self._raw = b"", 0, [ahead]
         with trio.move_on_after(self._timeout_s) as self._receiving:
             while True:
                 event = self._next_event()
@@ -139,6 +118,7 @@ class Connection:
                 if data and not begun:
                     begun = True
                     self._receiving.deadline = trio.current_time() + self._timeout_s
+                self._raw.append(data)
                 self._http.receive_data(data)
         if isinstance(event, h11.Request):
             self._method = event.method
@@ -162,9 +142,9 @@ class Connection:
                 "Send HTTP/1.1 as RFC 9112 defines it.",
             ) from None
 
-    async def _body(self, request: h11.Request, peer: Peer) -> bytes:
+    async def body(self, request: h11.Request, peer: Peer) -> bytes:
         """The body; of one that is too long nothing is served but the stops in it [MHS-002 section 16.2]."""
-        limit = self._site.max_request_bytes if self._lane == "normal" else limits.STOP_BODY_BYTES
+        limit = self.site.max_request_bytes if self._lane == "normal" else limits.STOP_BODY_BYTES
         declared = checks.declared_length(request.headers)
         asks_first = self._http.they_are_waiting_for_100_continue
         if declared is not None and declared > limit:
@@ -198,7 +178,7 @@ class Connection:
 
     async def _refuse_long(self, body: bytes, limit: int, peer: Peer) -> NoReturn:
         """Refuse a body after a search for stops in what has come of it and, within bounds, what still comes."""
-        search = self._site.door.search(peer)
+        search = self.site.door.search(peer)
         left = limit + limits.SEARCH_BYTES - len(body)
         most_chunks = self._chunks + limits.most_chunks(limits.SEARCH_BYTES)
         try:
@@ -252,57 +232,36 @@ class Connection:
             raise checks.invalid(
                 505, "Only HTTP/1.1 is served.", "Send HTTP/1.1, and HTTP/2 neither by upgrade nor at once."
             )
-        names = self._site.names
-        names.check_host(request.headers)
-        path = names.path_of(request.target)
-        names.check_origin(request.headers)
-        if path == DESCRIPTOR:
-            self._allow(request, "GET")
-            return self._document(request, Reply(200, self._site.descriptor, (JSON, REVALIDATE)))
-        is_schema = path.startswith(SCHEMAS)
-        if path != RPC and not is_schema:
-            raise checks.invalid(
-                404, "There is nothing at this path.", f"Use {RPC}, {SCHEMAS}{{ref}} or {DESCRIPTOR}."
-            )
-        peer = self._caller.peer(request.headers, self._site.tokens)
-        self._allow(request, "GET" if is_schema else "POST")
-        if is_schema and peer.stop_only:
-            raise Refused(403, stop_only())
-        if is_schema:
-            return self._document(request, self._schema(request, path.removeprefix(SCHEMAS)))
-        checks.check_content(request.headers)
-        return await self._call(await self._body(request, peer), peer)
-
-    def _allow(self, request: h11.Request, method: str) -> None:
-        if request.method != method.encode():
+        site = self.site
+        site.names.check_host(request.headers)
+        path = site.names.path_of(request.target)
+        site.names.check_origin(request.headers)
+        route = site.route(path)
+        peer = route.authenticate(self._caller, request, site)
+        if request.method != route.method.encode():
             raise checks.invalid(
                 405,
-                f"Only {method} is allowed here.",
-                f"Send the request with the method {method}.",
-                ("Allow", method),
+                f"Only {route.method} is allowed here.",
+                f"Send the request with the method {route.method}.",
+                ("Allow", route.method),
             )
-        if self._lane == "stop" and method != "POST":
+        if self._lane == "stop" and not route.carries_stops:
             raise busy()
-
-    def _document(self, request: h11.Request, reply: Reply) -> Reply:
-        """A reply to a GET; where the request has a body nevertheless, it stays unread and closes."""
-        if checks.declared_length(request.headers) == 0:
+        if peer.stop_only and not route.carries_stops:
+            raise Refused(403, stop_only())
+        reply = await route.serve(Visit(self, request, path, peer))
+        if request.method == b"GET" and reply is not None and checks.declared_length(request.headers) == 0:
             self._next_event()  # The end of the request, without which h11 starts no next one.
         return reply
 
-    def _schema(self, request: h11.Request, ref: str) -> Reply:
-        try:
-            document = self._site.schema(unquote(ref, errors="replace"))
-        except Fault as fault:
-            raise Refused(404, fault) from None
-        etag = f'"{document.digest}"'
-        if checks.is_current(request.headers, etag):
-            return Reply(304, headers=(("ETag", etag), REVALIDATE))
-        content_type = ("Content-Type", document.media_type)
-        return Reply(200, document.body, (content_type, ("ETag", etag), REVALIDATE))
+    def upgrade(self, visit: Visit) -> Upgrade:
+        """Hand the connection over to another protocol; nothing is read or written here from then on."""
+        self.is_answering = True
+        return Upgrade(self._stream, b"".join(self._raw), visit.request, visit.peer, self.site, self.leaving)
 
-    async def _call(self, body: bytes, peer: Peer) -> Reply | None:
-        door = self._site.door
+    async def call(self, body: bytes, peer: Peer) -> Reply | None:
+        """The answer of the door; stops pass the gate [CORE-183]."""
+        door = self.site.door
         self.is_answering = True
         if mentions_stop(body):
             entered = door.begin(body, peer)
@@ -357,7 +316,7 @@ class Connection:
             await self._stream.send_all(data)
 
     async def _refuse(self, refused: Refused) -> None:
-        exchange = self._site.door.refuse(refused.fault, refused.status)
+        exchange = self.site.door.refuse(refused.fault, refused.status)
         log.debug("refused: %d %s", refused.status, refused.fault.message)
         reply = Reply(refused.status, exchange.body or b"", (JSON, NEVER_STORE, *refused.headers))
         await self._send(reply, close=True)
@@ -377,3 +336,10 @@ class Connection:
                 if not data:
                     return
                 left -= len(data)
+
+
+async def serve_rpc(visit: Visit) -> Reply | None:
+    """A JSON-RPC request or batch [TPT-011, TPT-015]."""
+    checks.check_content(visit.request.headers)
+    body = await visit.connection.body(visit.request, visit.peer)
+    return await visit.connection.call(body, visit.peer)

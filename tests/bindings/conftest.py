@@ -10,7 +10,8 @@ import trio
 from mhsd.base.errors import Fault
 from mhsd.bindings.checks import Names
 from mhsd.bindings.front import Front
-from mhsd.bindings.rpc import Document, Site
+from mhsd.bindings.routes import ROUTES
+from mhsd.bindings.site import Document, Site
 from mhsd.bindings.tls import listen, port_of, resolve
 from mhsd.protocol.auth import TokenFiles
 from tests.bindings.fakes import Client, EchoDoor
@@ -54,6 +55,7 @@ async def serve(nursery: trio.Nursery) -> Serve:
             door=door,  # type: ignore[arg-type]
             tokens=TokenFiles.load(None, None),
             names=Names.of(["127.0.0.1"], ["lab.example"], ["https://pages.example"], port=port, tls=False),
+            routes=ROUTES,
             descriptor=b'{"descriptor_version":"1.0.0"}',
             schema=schema,
             max_request_bytes=100_000,

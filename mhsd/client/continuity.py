@@ -1,0 +1,61 @@
+"""What of a subscription has been seen: repetitions are left out, and what is missing is said. Pure [TPT-063, EVT-008].
+
+After a reconnect an endpoint may send events again, or from further on. Whatever it does, the events that leave
+here have rising numbers, and each number since `seq_start` is either an event or lies in a gap.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+
+class Continuity:
+    """The cursor of one subscription, from its `seq_start` on."""
+
+    def __init__(self, seq_start: int | str) -> None:
+        self.last = number(seq_start) - 1
+        """The number of the newest event that was let through."""
+
+    def take(self, event: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """What of an event is new, with a gap before it where numbers are missing; often the event alone."""
+        seq = number(event.get("seq"))
+        if seq <= self.last:
+            return []
+        first = number(event.get("from")) if is_gap(event) else seq
+        taken = dict(event)
+        found = []
+        if first > self.last + 1:
+            found.append(gap(event, self.last + 1, first - 1))
+        elif first <= self.last:
+            # A gap that began before what has been seen already is told only as far as it is news.
+            taken |= {"from": self.last + 1, "dropped": seq - self.last}
+        self.last = seq
+        return [*found, taken]
+
+
+def is_gap(event: Mapping[str, Any]) -> bool:
+    """Whether an event says that others are missing: state is unknown until it is read again [EVT-008]."""
+    return event.get("stream") == "control" and event.get("type") == "gap"
+
+
+def gap(near: Mapping[str, Any], first: int, last: int) -> dict[str, Any]:
+    """A gap that the client itself reports; `near` is an event of the same subscription and lends it its time."""
+    return {
+        "subscription_id": near.get("subscription_id"),
+        "seq": last,
+        "ts": near.get("ts"),
+        "stream": "control",
+        "type": "gap",
+        "from": first,
+        "to": last,
+        "dropped": last - first + 1,
+        "payload": {"client": True},
+    }
+
+
+def number(seq: object) -> int:
+    """A sequence number, which is decimal text above 2^53 [EVT-001]; ValueError for anything else."""
+    if isinstance(seq, int) and not isinstance(seq, bool):
+        return seq
+    if isinstance(seq, str) and seq.isdecimal() and seq.isascii():
+        return int(seq)
+    raise ValueError("no sequence number")

@@ -1,13 +1,16 @@
 """`mhsctl`: the table of commands as a typer application."""
 
+import functools
+import inspect
 from collections.abc import Callable
 from typing import Any
 
 import typer
+from typer.models import ArgumentInfo, OptionInfo
 
 from mhsd.cli import fast
 from mhsd.cli.application import VersionOption, application, help_text, run
-from mhsd.cli.boundary import guarded
+from mhsd.cli.boundary import Interrupted, UsageProblem, guarded
 from mhsd.cli.cmd_serve import serve_command, with_bare_arm
 from mhsd.cli.table import COMMANDS, Command
 
@@ -58,8 +61,36 @@ def _function(command: Command) -> Callable[..., int]:
     if command.name == "serve":
         return serve_command()
     if command.run is not None:
-        return command.run
+        return _checked(command.run)
     return _fast(command.name)
+
+
+def _checked(run: Callable[..., int]) -> Callable[..., int]:
+    """Refuses an option or argument that is there and empty: a shell's unset variable must not mean "any"."""
+    names = {name: _spelling(name, each) for name, each in inspect.signature(run).parameters.items()}
+
+    @functools.wraps(run)
+    def checked(**given: Any) -> int:
+        for name, content in given.items():
+            if "" in (content if isinstance(content, list) else [content]):
+                raise UsageProblem(f"{names[name]} is empty; give it a value or leave it out")
+        try:
+            return run(**given)
+        except KeyboardInterrupt:
+            raise Interrupted from None
+
+    return checked
+
+
+def _spelling(name: str, parameter: inspect.Parameter) -> str:
+    """How a person writes this parameter: the long form of an option, the metavar of an argument."""
+    for about in getattr(parameter.annotation, "__metadata__", ()):
+        if isinstance(about, OptionInfo):
+            # typer takes an annotation's first spelling for a default.
+            return str([about.default, *(about.param_decls or ())][-1])
+        if isinstance(about, ArgumentInfo) and about.metavar:
+            return about.metavar
+    return name
 
 
 def _settings(command: Command) -> dict[str, Any]:

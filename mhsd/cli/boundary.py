@@ -4,9 +4,12 @@ import os
 from collections.abc import Callable
 
 from mhsd.cli import exits
-from mhsd.cli.terminal import emit, note, plain
+from mhsd.cli.terminal import begin, emit, failed_write, has_emitted, note, plain
 from mhsd.client.endpoint import BadEndpoint
 from mhsd.client.errors import MHSError, error
+
+_RECEIPTS = frozenset({"call", "write", "estop", "reset"})
+"""The commands whose exit code is the receipt's, wherever the receipt was written to."""
 
 
 class UsageProblem(Exception):
@@ -27,9 +30,44 @@ def wants_json(argv: list[str]) -> bool:
 
 def guarded(program: str, argv: list[str], run: Callable[[], int]) -> int:
     """Runs a command and returns its exit code; never a traceback."""
+    begin()
+    code = _guarded(program, argv, run)
+    if code == exits.INTERRUPTED:
+        _complete_interrupted(argv)
+    unwritten = failed_write()
+    if unwritten is None:
+        return code
+    note(f"{program}: the output could not be written to stdout: {plain(unwritten)}; what was done stands")
+    return code or (exits.OK if argv[:1] and argv[0] in _RECEIPTS else exits.FAILED)
+
+
+class Interrupted(Exception):
+    """Ctrl-C inside a command, carried past typer, which would make a bare exit code of it."""
+
+
+def interrupted(program: str, argv: list[str]) -> int:
+    """Reports Ctrl-C that came before there was any answer."""
+    note(f"{program}: interrupted")
+    _complete_interrupted(argv)
+    return exits.INTERRUPTED
+
+
+def _complete_interrupted(argv: list[str]) -> None:
+    """With `--json` an interruption is the one document, unless there is one already [TPT-052]."""
+    if wants_json(argv) and not has_emitted():
+        problem = error(
+            "MHS.OUTCOME.UNKNOWN",
+            "interrupted before there was an answer; what had been sent may have been carried out",
+            "Look at the device's state before you send anything again.",
+            details={"reason": "interrupted"},
+        )
+        emit({"error": problem.document()})
+
+
+def _guarded(program: str, argv: list[str], run: Callable[[], int]) -> int:
     try:
         return run()
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, Interrupted):
         note(f"{program}: interrupted")
         return exits.INTERRUPTED
     except UsageProblem as problem:

@@ -15,7 +15,7 @@ import typer
 from mhsd.cli import exits
 from mhsd.cli.boundary import UsageProblem
 from mhsd.cli.command import DeviceOption, client_command
-from mhsd.cli.inputs import json_object
+from mhsd.cli.inputs import json_file
 from mhsd.cli.link import Link
 from mhsd.cli.targets import devices_of, named, path_of
 from mhsd.cli.terminal import Paint, emit, plain, say, table, value
@@ -61,7 +61,7 @@ def evidence(
 ) -> int:
     """The evidence bundle, or with --verify the report on it; 1 when it is not valid."""
     if file is not None:
-        bundle = json_object(f"@{file}", "--file")
+        bundle = json_file(file, "an evidence bundle")
         verify = verify or output is None
         export = _take(iter([bundle]), output, public_key, verify=verify, keep=True)
     else:

@@ -116,7 +116,12 @@ def session_keep(
                 pause_s = min(pause_s, until_mono_s - time.monotonic())
                 if pause_s <= 0:
                     break
-            time.sleep(pause_s)
+            try:
+                time.sleep(pause_s)
+            except KeyboardInterrupt:
+                if link.json:
+                    emit(answered)
+                raise
     if link.json:
         emit(answered)
     return exits.OK

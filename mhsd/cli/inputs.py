@@ -12,12 +12,22 @@ def json_object(text: str, option: str) -> dict[str, Any]:
     """The JSON object of `text`, `@FILE` or `@-`; UsageProblem for anything else [TPT-052]."""
     if text.startswith("@"):
         text = _content(text[1:], option)
+    return _object(text, option, "as in '{\"ticks\": 10}'")
+
+
+def json_file(path: Path, what: str) -> dict[str, Any]:
+    """The JSON object in a file, which is to be `what`; UsageProblem names the file otherwise."""
+    return _object(read_file(path), str(path), f"and {what} is one")
+
+
+def _object(text: str, where: str, hint: str) -> dict[str, Any]:
     try:
         document = json_value(text)
     except (ValueError, RecursionError) as problem:
-        raise UsageProblem(f"{option} is no JSON: {problem}") from None
+        raise UsageProblem(f"{where} is no JSON: {problem}") from None
     if not isinstance(document, dict):
-        raise UsageProblem(f"{option} is no JSON object, as in '{{\"ticks\": 10}}'")
+        kind = "a list" if isinstance(document, list) else "a single value"
+        raise UsageProblem(f"{where} holds {kind}, no JSON object, {hint}")
     return document
 
 

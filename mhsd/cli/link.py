@@ -16,6 +16,8 @@ from mhsd.client.http import Tls
 from mhsd.client.stdio import ChildFailed
 
 _LONGEST_TIMEOUT_S = 86400
+_TLS_VARIABLES = ("MHS_CA_FILE", "MHS_CERT_FILE", "MHS_KEY_FILE")
+"""In the order of Tls."""
 
 
 class Link(NamedTuple):
@@ -47,12 +49,11 @@ class Link(NamedTuple):
         An endpoint that this command started and that ended badly is reported on stderr [TPT-008].
         """
         token = self.checked(token_file)
+        tls = tls_files()
         try:
-            client = connect(
-                self.address, token=token, tls=tls_files(), timeout_s=self.timeout_s, name="mhsctl"
-            )
+            client = connect(self.address, token=token, tls=tls, timeout_s=self.timeout_s, name="mhsctl")
         except OSError as problem:
-            raise UsageProblem(f"the certificate files cannot be used: {problem}") from None
+            raise UsageProblem(_certificate_problem(tls, problem)) from None
         try:
             yield client
         finally:
@@ -76,7 +77,19 @@ class Link(NamedTuple):
 
 def tls_files() -> Tls:
     """Further authorities and the client's certificate, from MHS_CA_FILE, MHS_CERT_FILE and MHS_KEY_FILE."""
-    return Tls(os.environ.get("MHS_CA_FILE"), os.environ.get("MHS_CERT_FILE"), os.environ.get("MHS_KEY_FILE"))
+    return Tls(*(os.environ.get(name) or None for name in _TLS_VARIABLES))
+
+
+def _certificate_problem(tls: Tls, problem: OSError) -> str:
+    """Which of the certificate files cannot be used, and why."""
+    named = [(name, path) for name, path in zip(_TLS_VARIABLES, tls, strict=True) if path]
+    for name, path in named:
+        try:
+            Path(path).open("rb").close()
+        except OSError as unreadable:
+            return f"{name}: {path} cannot be read: {unreadable.strerror}"
+    files = ", ".join(f"{name}={path}" for name, path in named)
+    return f"the certificate files cannot be used ({files}): {problem}"
 
 
 def read_token(path: Path) -> str:

@@ -23,7 +23,10 @@ def _interruptible(program: Callable[[], int]) -> int:
     try:
         return program()
     except KeyboardInterrupt:
-        return 130  # exits.INTERRUPTED, while the programs are still being imported
+        # While the programs are still being imported, so that nothing was sent.
+        from mhsd.cli import boundary
+
+        return boundary.interrupted(os.path.basename(sys.argv[0]), sys.argv[1:])
 
 
 def _mhsctl() -> int:

@@ -14,6 +14,28 @@ _ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 _COLOURS = {"good": "32", "bad": "1;31", "warn": "33", "dim": "2", "bold": "1"}
 
 
+class _Stdout:
+    """What this program has written: whether the document of `--json` is out, and why something is not."""
+
+    emitted = False
+    failed: str | None = None
+
+
+def begin() -> None:
+    """A command begins, which has written nothing."""
+    _Stdout.emitted, _Stdout.failed = False, None
+
+
+def has_emitted() -> bool:
+    """Whether stdout has its JSON document."""
+    return _Stdout.emitted
+
+
+def failed_write() -> str | None:
+    """Why something that was to be on stdout is not there; None where everything was written."""
+    return _Stdout.failed
+
+
 def plain(text: str) -> str:
     """`text` without control characters: white space becomes a space, the rest is shown as `\\xNN`."""
     if text.isprintable():
@@ -83,6 +105,7 @@ def emit(document: Any) -> None:
         text.encode(sys.stdout.encoding or "utf-8")
     except UnicodeEncodeError:
         text = json.dumps(document, indent=2)
+    _Stdout.emitted = True
     say(text)
 
 
@@ -95,7 +118,9 @@ def _write(stream: TextIO, lines: Iterable[str]) -> None:
             # A terminal of few characters, or half of a surrogate pair from an endpoint.
             stream.write(text.encode("ascii", "backslashreplace").decode())
         stream.flush()
-    except BrokenPipeError:
-        # The reader has seen enough. What was done stands, so the exit code stays the outcome's; later
-        # writes and the interpreter's own flush go nowhere.
+    except OSError as problem:
+        # What was done stands. Later writes and the interpreter's own flush go nowhere; a reader that has seen
+        # enough is no failure, a full disk is one.
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        if stream is sys.stdout and not isinstance(problem, BrokenPipeError):
+            _Stdout.failed = problem.strerror or str(problem)

@@ -2,16 +2,16 @@
 
 import http.client
 import io
-import json
 import select
 import socket
 import ssl
 import threading
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from mhsd.client.endpoint import HttpEndpoint
-from mhsd.client.transport import MAX_ANSWER_BYTES, Answer, Lost, NotSent, is_answer
+from mhsd.client.http_answers import answer_of
+from mhsd.client.transport import MAX_ANSWER_BYTES, Answer, Lost, NotSent
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -205,7 +205,7 @@ class HttpTransport:
             connection.close()
             raise
         self._keep(connection)
-        return self._answer(request_id, status, headers, content)
+        return answer_of(self._endpoint.url, request_id, status, headers.get, content)
 
     def _connection(self, until_mono_s: float) -> _Connection:
         with self._lock:
@@ -230,20 +230,6 @@ class HttpTransport:
                 return
         connection.close()
 
-    def _answer(
-        self, request_id: str, status: int, headers: http.client.HTTPMessage, content: bytes
-    ) -> Answer:
-        try:
-            value: Any = json.loads(content)
-        except (ValueError, RecursionError):
-            value = None
-        if is_answer(value, request_id):
-            return Answer(value, status, _seconds(headers.get("Retry-After")))
-        if status < 300 or status >= 500:
-            kind = headers.get_content_type()
-            raise Lost(f"{self._endpoint.url} answered HTTP {status} with no JSON-RPC response ({kind})")
-        return Answer(_refusal(status, headers, self._endpoint), status, _seconds(headers.get("Retry-After")))
-
     def close(self) -> None:
         """Closes the resting connections; a call that is under way ends by itself."""
         with self._lock:
@@ -251,44 +237,6 @@ class HttpTransport:
             resting, self._resting = self._resting, []
         for connection in resting:
             connection.close()
-
-
-_REFUSALS = {
-    401: ("MHS.AUTH.UNAUTHENTICATED", "Give the endpoint's token with --token-file FILE."),
-    403: ("MHS.AUTH.FORBIDDEN", "Use a token that is allowed to do this."),
-    413: ("MHS.LIMIT.PAYLOAD_TOO_LARGE", "Send a smaller request."),
-    429: ("MHS.LIMIT.RATE_EXCEEDED", "Wait a little and repeat the request."),
-}
-
-
-def _refusal(status: int, headers: http.client.HTTPMessage, endpoint: HttpEndpoint) -> dict[str, Any]:
-    """A JSON-RPC error for an HTTP refusal that brought none: nothing was carried out."""
-    mhs_code, remediation = _REFUSALS.get(
-        status, ("MHS.TRANSPORT.UNAVAILABLE", "Check that the address is that of an MHS endpoint.")
-    )
-    message = f"{endpoint.url} answered HTTP {status}"
-    details: dict[str, Any] = {"http_status": status}
-    if 300 <= status < 400:
-        details["location"] = headers.get("Location")
-        message += ", a redirect, which is never followed"
-    elif mhs_code == "MHS.TRANSPORT.UNAVAILABLE":
-        message += " and no JSON-RPC response, so no MHS endpoint is there"
-    retryable = status == 429
-    return {
-        "error": {
-            "message": message,
-            "data": {
-                "mhs_code": mhs_code,
-                "retryable": retryable,
-                "remediation": remediation,
-                "details": details,
-            },
-        }
-    }
-
-
-def _seconds(text: str | None) -> float | None:
-    return float(text) if text is not None and text.isdigit() else None
 
 
 def _text(problem: BaseException) -> str:

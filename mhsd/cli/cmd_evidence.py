@@ -17,10 +17,11 @@ from mhsd.cli.boundary import UsageProblem
 from mhsd.cli.command import DeviceOption, client_command
 from mhsd.cli.inputs import json_file
 from mhsd.cli.link import Link
-from mhsd.cli.targets import devices_of, named, path_of
+from mhsd.cli.targets import named
 from mhsd.cli.terminal import Paint, emit, plain, say, table, value
 from mhsd.client.client import Client
 from mhsd.client.errors import error
+from mhsd.client.naming import devices_of, path_of
 
 _NEWEST = ("created_at", "head_digest", "signature")
 """Members that the last page has right, for all of them."""

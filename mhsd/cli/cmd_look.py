@@ -11,8 +11,9 @@ from mhsd.cli.link import Link
 from mhsd.cli.mutation import close_quietly, open_session
 from mhsd.cli.render import reading_lines, units_of
 from mhsd.cli.render_devices import device_lines, device_table, trust_of
-from mhsd.cli.targets import chosen, devices_of, manifests, named, resource_of
+from mhsd.cli.targets import chosen, manifests, named, resource_of
 from mhsd.cli.terminal import Paint, emit, say, table, value
+from mhsd.client.naming import devices_of
 from mhsd.client.session import Session
 
 

@@ -22,10 +22,11 @@ from mhsd.cli.link import Link
 from mhsd.cli.mutation import close_quietly, open_session
 from mhsd.cli.render import receipt_lines
 from mhsd.cli.render_safety import status_lines
-from mhsd.cli.targets import Device, bindings_of, chosen, devices_of, name_of, path_of
+from mhsd.cli.targets import Device, bindings_of, chosen
 from mhsd.cli.terminal import Paint, emit, note, plain, say, table, value
 from mhsd.client.client import Client
 from mhsd.client.errors import error
+from mhsd.client.naming import devices_of, name_of, path_of
 
 PERMIT_TTL_S = 300
 

@@ -11,8 +11,9 @@ from mhsd.cli.boundary import UsageProblem
 from mhsd.cli.command import client_command
 from mhsd.cli.link import Link
 from mhsd.cli.mutation import SESSION_TTL_S, principal
-from mhsd.cli.targets import chosen, devices_of, named, path_of
+from mhsd.cli.targets import chosen, named
 from mhsd.cli.terminal import Paint, emit, note, plain, say, table, value
+from mhsd.client.naming import devices_of, path_of
 from mhsd.client.session import Session
 
 SessionArgument = Annotated[str, typer.Argument(metavar="ID", help="the session's id, mhs_s_…")]

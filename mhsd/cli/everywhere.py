@@ -11,13 +11,13 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from mhsd.cli.targets import devices_of
 from mhsd.cli.terminal import note, plain
 from mhsd.client.client import Client
 from mhsd.client.endpoint import DEFAULT_ENDPOINT, DEFAULT_PORT, HttpEndpoint, local_endpoint, parse_endpoint
 from mhsd.client.errors import MHSError, error
 from mhsd.client.http import HttpTransport
 from mhsd.client.local import LocalSocket, find_sockets, nobody_listens
+from mhsd.client.naming import devices_of
 
 HELLO_S = 5.0
 """How long an endpoint that has answered may take to say who it is."""

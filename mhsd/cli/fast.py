@@ -15,11 +15,12 @@ from mhsd.cli.boundary import UsageProblem, guarded
 from mhsd.cli.everywhere import Ask, Found, ask_everywhere
 from mhsd.cli.link import Link
 from mhsd.cli.render_safety import status_lines, stop_lines
-from mhsd.cli.targets import devices_of, listed, matching, named
+from mhsd.cli.targets import named
 from mhsd.cli.terminal import Paint, emit, plain, say, value
 from mhsd.client.calls import DEFAULT_TIMEOUT_S
 from mhsd.client.client import Client
 from mhsd.client.errors import MHSError, OutcomeUnknown, TransportError, error
+from mhsd.client.naming import devices_of, listed, matching
 
 ESTOP_HELP = "stop every device now and keep it stopped"
 STATUS_HELP = "show the e-stop and the interlocks of every device"

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from mhsd.cli.targets import path_of
 from mhsd.cli.terminal import Paint, plain, table, value
+from mhsd.client.naming import path_of
 
 _ROLES = {"completed": "good", "running": "warn", "accepted": "warn", "unknown": "bad"}
 

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mhsd.cli.render import unit_text, units_of
-from mhsd.cli.targets import path_of
 from mhsd.cli.terminal import Paint, plain, table, value
+from mhsd.client.naming import path_of
 
 _TEXT_WIDTH = 88
 

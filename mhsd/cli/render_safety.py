@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from mhsd.cli.targets import path_of
 from mhsd.cli.terminal import Paint, plain, table, value
+from mhsd.client.naming import path_of
 
 _DURABLE = {"True": ", kept over a restart", "False": ", not kept over a restart"}
 

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 from mhsd.cli.boundary import UsageProblem
 from mhsd.client.client import Client
 from mhsd.client.errors import error
+from mhsd.client.naming import devices_of, listed, matching
 
 Device = Mapping[str, Any]
 """A device's manifest, or its summary of hello."""
@@ -22,37 +23,10 @@ class Target(NamedTuple):
         return str(self.device["device_id"])
 
 
-def devices_of(answered: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The `devices` of a hello or a list; entries that name no device are left out."""
-    devices = answered.get("devices")
-    entries = devices if isinstance(devices, list) else []
-    return [entry for entry in entries if isinstance(entry, dict) and isinstance(entry.get("device_id"), str)]
-
-
 def manifests(client: Client) -> list[dict[str, Any]]:
     """The complete manifests of every device of the endpoint."""
     client.hello()
     return devices_of(client.call("mhs.devices.list", {"detail": "full"}))
-
-
-def path_of(device_id: str) -> str:
-    """The device's path, which is its name below the endpoint's id, as in `/lab/conveyor-workcell`."""
-    rest = device_id.split("://", 1)[-1]
-    return "/" + rest.split("/", 1)[1] if "/" in rest else device_id
-
-
-def name_of(device: Device) -> str:
-    """The last word of the device's path."""
-    return path_of(str(device["device_id"])).rsplit("/", 1)[-1]
-
-
-def matching(devices: Sequence[Device], reference: str) -> list[Device]:
-    """The devices that `reference` names: the one of that id, else all of that path or name."""
-    return [device for device in devices if device["device_id"] == reference] or [
-        device
-        for device in devices
-        if reference in (path_of(str(device["device_id"])), name_of(device), device.get("display_name"))
-    ]
 
 
 def named(devices: Sequence[Device], reference: str) -> Device:
@@ -105,8 +79,3 @@ def resource_of(device: Device, resource_id: str) -> Mapping[str, Any] | None:
     resources = device.get("resources")
     entries = resources if isinstance(resources, list) else []
     return next((entry for entry in entries if entry.get("resource_id") == resource_id), None)
-
-
-def listed(devices: Sequence[Device]) -> str:
-    """The paths of devices, for a message."""
-    return ", ".join(path_of(str(device["device_id"])) for device in devices) or "none"

@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from mhsd.cli.boundary import UsageProblem
-from mhsd.cli.targets import bindings_of, chosen, devices_of, name_of, named, path_of, resource_of
+from mhsd.cli.targets import bindings_of, chosen, named, resource_of
 from mhsd.client.errors import MHSError
+from mhsd.client.naming import devices_of, name_of, path_of
 
 BELT: dict[str, Any] = {
     "device_id": "mhs://localhost:7400/lab/belt",

@@ -1,1 +1,9 @@
-"""The client for Trio: the same calls, receipts and errors as `mhsd.client`, as async functions."""
+"""The code API for Trio programs, and what the MCP projection is built on.
+
+Kept apart from `mhsd.client`, which is on the standard library alone so that an e-stop from a shell starts at once.
+"""
+
+from mhsd.aclient.client import AsyncClient
+from mhsd.aclient.opening import open_client
+
+__all__ = ["AsyncClient", "open_client"]

@@ -1,0 +1,168 @@
+"""JSON-RPC over HTTP/1.1 on Trio: h11 over kept connections, bounded in time and size [TPT-010, TPT-012]."""
+
+from __future__ import annotations
+
+import ssl
+from typing import NamedTuple
+
+import h11
+import trio
+
+from mhsd.aclient.streams import GONE, READ_BYTES, Stream, connect, has_unread, host_header, text_of
+from mhsd.aclient.transport import Greet
+from mhsd.client.endpoint import HttpEndpoint
+from mhsd.client.http import IDLE_S, Tls
+from mhsd.client.http_answers import answer_of
+from mhsd.client.transport import MAX_ANSWER_BYTES, Answer, Lost, NotSent
+
+
+class Response(NamedTuple):
+    """A whole response."""
+
+    status: int
+    headers: dict[str, str]
+    content: bytes
+
+
+class Connection:
+    """One HTTP connection, used by one exchange at a time."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        self._h11 = h11.Connection(h11.CLIENT)
+        self._used_mono_s = trio.current_time()
+
+    def is_fresh(self) -> bool:
+        """Whether a resting connection can carry another request."""
+        return trio.current_time() - self._used_mono_s < IDLE_S and not has_unread(self._stream)
+
+    async def request(self, request: h11.Request, body: bytes = b"") -> h11.Response:
+        """Sends one request and reads the head of its response."""
+        sent = self._h11.send(request) or b""
+        if body:
+            sent += self._h11.send(h11.Data(data=body)) or b""
+        await self._stream.send_all(sent + (self._h11.send(h11.EndOfMessage()) or b""))
+        while True:
+            event = await self._next()
+            if isinstance(event, h11.Response):
+                return event
+            if not isinstance(event, h11.InformationalResponse):
+                raise h11.RemoteProtocolError("the connection ended before a response")
+
+    async def piece(self) -> bytes | None:
+        """The next piece of the response's body; None at its end."""
+        event = await self._next()
+        return bytes(event.data) if isinstance(event, h11.Data) else None
+
+    async def _next(self) -> object:
+        while (event := self._h11.next_event()) is h11.NEED_DATA:
+            self._h11.receive_data(bytes(await self._stream.receive_some(READ_BYTES)))
+        return event
+
+    def rest(self) -> bool:
+        """Makes ready for another request; False where the response was the last one of this connection."""
+        self._used_mono_s = trio.current_time()
+        if self._h11.our_state is not h11.DONE or self._h11.their_state is not h11.DONE:
+            return False
+        self._h11.start_next_cycle()
+        return True
+
+    async def aclose(self) -> None:
+        """Closes at once, without a farewell."""
+        await trio.aclose_forcefully(self._stream)
+
+
+class HttpTransport:
+    """POSTs to one endpoint; as many connections as there are concurrent calls, kept for the next ones [TPT-057].
+
+    Redirects are never followed: a token and a command go only where the caller said.
+    """
+
+    name = "http"
+    paced = True
+
+    def __init__(self, place: HttpEndpoint, *, token: str | None = None, tls: Tls | None = None) -> None:
+        place.refuse_insecure()
+        self.place = place
+        self._context: ssl.SSLContext | None = (tls or Tls()).context() if place.tls else None
+        self._token = token
+        self._resting: list[Connection] = []
+        self._closed = False
+
+    async def greet(self, greet: Greet) -> None:
+        """Says hello; HTTP has no state that would need another one later."""
+        await greet(self.exchange)
+
+    def headers(self, **more: str) -> list[tuple[str, str]]:
+        """The headers of every request of this client; underscores in the names become dashes."""
+        headers = {"Host": host_header(self.place), **more}
+        if self._token is not None:
+            headers["Authorization"] = f"Bearer {self._token}"
+        return [(name.replace("_", "-"), value) for name, value in headers.items()]
+
+    async def exchange(
+        self, request_id: str, body: bytes, timeout_s: float, *, urgent: bool = False
+    ) -> Answer:
+        """One request and its answer within `timeout_s`; an urgent one has a connection of its own."""
+        url = self.place.url
+        connection: Connection | None = None
+        try:
+            with trio.fail_after(timeout_s):
+                connection = await self.connection(fresh=urgent)
+                response = await self._post(connection, body)
+        except trio.TooSlowError:
+            late = f"{url} did not answer within {timeout_s:g} s"
+            raise (NotSent(late) if connection is None else Lost(late, timed_out=True)) from None
+        except (*GONE, h11.ProtocolError) as problem:
+            raise Lost(f"the connection to {url} broke: {text_of(problem)}") from None
+        return answer_of(url, request_id, response.status, response.headers.get, response.content)
+
+    async def _post(self, connection: Connection, body: bytes) -> Response:
+        headers = self.headers(
+            Content_Type="application/json", Accept="application/json", Content_Length=str(len(body))
+        )
+        request = h11.Request(method="POST", target=self.place.rpc_path, headers=headers)
+        kept = False
+        try:
+            head = await connection.request(request, body)
+            content = await self.content(connection)
+            kept = connection.rest() and not self._closed
+        finally:
+            if kept:
+                self._resting.append(connection)
+            else:
+                await connection.aclose()
+        return Response(head.status_code, headers_of(head), content)
+
+    @staticmethod
+    async def content(connection: Connection) -> bytes:
+        """The body of a response, which is not longer than any answer is."""
+        content = bytearray()
+        while (piece := await connection.piece()) is not None:
+            content += piece
+            if len(content) > MAX_ANSWER_BYTES:
+                raise h11.RemoteProtocolError(f"the answer is longer than {MAX_ANSWER_BYTES} bytes")
+        return bytes(content)
+
+    async def connection(self, *, fresh: bool = False) -> Connection:
+        """A connection that nobody else uses: one that rests, or a new one; NotSent where there is none."""
+        if self._closed:
+            raise NotSent("the client is closed")
+        while self._resting and not fresh:
+            connection = self._resting.pop()
+            if connection.is_fresh():
+                return connection
+            await connection.aclose()
+        return Connection(await connect(self.place, self._context))
+
+    async def aclose(self) -> None:
+        """Closes the connections that rest; a call that is under way ends by itself."""
+        self._closed = True
+        resting, self._resting = self._resting, []
+        for connection in resting:
+            await connection.aclose()
+
+
+def headers_of(head: h11.Response) -> dict[str, str]:
+    """The headers of a response by their names in lower case."""
+    return {name.decode("latin-1"): value.decode("latin-1") for name, value in head.headers}

@@ -1,0 +1,38 @@
+"""What a Trio transport does: carries requests to one endpoint and brings their answers.
+
+A transport is used by any number of tasks at once. It decides when a connection is opened anew; what may be sent a
+second time is for the client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+from mhsd.client.transport import Answer
+
+Send = Callable[[str, bytes, float], Awaitable[Answer]]
+"""Sends one request on one certain connection: its id, its body, and for how many seconds the answer is waited for."""
+
+Greet = Callable[[Send], Awaitable[None]]
+"""Says hello on a connection, before anything else goes over it."""
+
+
+class AsyncTransport(Protocol):
+    """One way to one endpoint."""
+
+    name: str
+    """What `client_info.transport` says."""
+    paced: bool
+    """Whether the endpoint counts the requests that come this way."""
+
+    async def greet(self, greet: Greet) -> None:
+        """Says hello now, and from then on at the beginning of every connection that needs one."""
+
+    async def exchange(
+        self, request_id: str, body: bytes, timeout_s: float, *, urgent: bool = False
+    ) -> Answer:
+        """Sends `body` and waits for the answer; NotSent or Lost. What is urgent waits for nothing else."""
+
+    async def aclose(self) -> None:
+        """Gives back what the transport holds, in bounded time; later calls raise NotSent."""

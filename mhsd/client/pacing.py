@@ -1,0 +1,82 @@
+"""How fast a client sends, so that the endpoint has no reason to refuse: token buckets from hello.limits [MHSD-7-04].
+
+A rule and no clock: the caller says what time it is, in monotonic seconds, and does the waiting.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from mhsd.client.calls import limit
+
+UNPACED = frozenset(
+    {
+        "mhs.safety.estop",
+        "mhs.operations.cancel",
+        "mhs.session.heartbeat",
+        "mhs.session.close",
+    }
+)
+"""The methods that the endpoint does not count (rate `exempt` in spec/methods.toml, which a test compares)."""
+
+STATUS = "mhs.safety.status"
+"""The method with a bucket of its own."""
+
+_USUAL = {"max_rate_per_s": 50, "rate_burst": 100, "max_status_rate_per_s": 20}
+_SHARE = 0.9
+"""How much of what is allowed is used: requests bunch up on their way, and a clock runs slower."""
+
+_UNASKED = 8
+"""Requests that are sent before the endpoint is asked for its limits, where nothing else needs its hello."""
+
+
+class _Bucket:
+    def __init__(self, rate_per_s: float, burst: float) -> None:
+        self._rate_per_s = rate_per_s
+        self._burst = max(1.0, burst)
+        self._tokens = self._burst
+        self._filled_mono_s: float | None = None
+
+    def reserve(self, now_mono_s: float, at_most_s: float) -> float | None:
+        filled_mono_s = self._filled_mono_s
+        elapsed_s = 0.0 if filled_mono_s is None else max(0.0, now_mono_s - filled_mono_s)
+        self._filled_mono_s = now_mono_s
+        self._tokens = min(self._burst, self._tokens + elapsed_s * self._rate_per_s)
+        wait_s = max(0.0, 1.0 - self._tokens) / self._rate_per_s
+        if wait_s > at_most_s:
+            return None
+        self._tokens -= 1
+        return wait_s
+
+
+class Pace:
+    """The requests of one client to one endpoint. Whoever uses it from several threads holds a lock around it."""
+
+    def __init__(self) -> None:
+        self._sent = 0
+        self._is_agreed = False
+        self._buckets = self._of({})
+
+    @staticmethod
+    def _of(hello: Mapping[str, Any]) -> tuple[_Bucket, _Bucket]:
+        rate, burst, status = (limit(hello, name, usual) * _SHARE for name, usual in _USUAL.items())
+        return _Bucket(rate, burst), _Bucket(status, status)
+
+    @property
+    def wants_hello(self) -> bool:
+        """Whether enough has been sent that the endpoint's own limits matter."""
+        return not self._is_agreed and self._sent >= _UNASKED
+
+    def agree(self, hello: Mapping[str, Any]) -> None:
+        """From now on by these limits; what was sent before them does not count."""
+        self._is_agreed = True
+        self._buckets = self._of(hello)
+
+    def reserve(self, method: str, now_mono_s: float, at_most_s: float) -> float | None:
+        """A place for one request: how long to wait before it is sent; None, and no place, where that is too long.
+
+        Places are given in the order in which they are asked for. An e-stop never waits.
+        """
+        if method in UNPACED:
+            return 0.0
+        self._sent += 1
+        return self._buckets[method == STATUS].reserve(now_mono_s, at_most_s)

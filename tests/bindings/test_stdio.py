@@ -13,13 +13,15 @@ import pytest
 import trio
 import trio.testing
 
+from mhsd.bindings.conversation import STANDARD
 from mhsd.bindings.pipes import Pipes
-from mhsd.bindings.stdio import MOST_UNANSWERED, Stdio, open_stdio, open_streams
+from mhsd.bindings.stdio import Stdio, open_stdio, open_streams
 from mhsd.protocol.auth import Identity
 from mhsd.protocol.peer import Peer, Principal
 from tests.bindings.fakes import STOP, EchoDoor, call, until
 
 MAX_LINE = 100_000
+MOST_UNANSWERED = STANDARD.unanswered
 
 
 class Session:

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mhsd.cli.boundary import UsageProblem
+from mhsd.cli.known import Known, is_name
+from mhsd.cli.known import named as find
 from mhsd.cli.terminal import note, plain
 from mhsd.client.calls import DEFAULT_TIMEOUT_S
 from mhsd.client.client import Client, connect
-from mhsd.client.endpoint import DEFAULT_ENDPOINT
+from mhsd.client.endpoint import DEFAULT_ENDPOINT, StdioEndpoint, parse_endpoint
 from mhsd.client.http import Tls
 from mhsd.client.stdio import ChildFailed
 
@@ -34,13 +36,19 @@ class Link(NamedTuple):
         return self.endpoint or os.environ.get("MHS_ENDPOINT") or None
 
     @property
-    def address(self) -> str:
+    def known(self) -> Known:
         """The endpoint: the one that was named, else port 7400 of this machine."""
-        return self.named or DEFAULT_ENDPOINT
+        text = self.named or DEFAULT_ENDPOINT
+        return find(text) if is_name(text) else Known(parse_endpoint(text), text, "-e")
+
+    @property
+    def address(self) -> str:
+        """The endpoint's address."""
+        return self.known.url
 
     def outlives_command(self) -> bool:
         """Whether the endpoint goes on running after this command: not when the command started it."""
-        return not self.address.startswith("stdio:")
+        return not isinstance(self.known.place, StdioEndpoint)
 
     @contextlib.contextmanager
     def client(self, token_file: str | None = None) -> Iterator[Client]:
@@ -51,7 +59,7 @@ class Link(NamedTuple):
         token = self.checked(token_file)
         tls = tls_files()
         try:
-            client = connect(self.address, token=token, tls=tls, timeout_s=self.timeout_s, name="mhsctl")
+            client = connect(self.known.place, token=token, tls=tls, timeout_s=self.timeout_s, name="mhsctl")
         except OSError as problem:
             raise UsageProblem(_certificate_problem(tls, problem)) from None
         try:
@@ -63,10 +71,10 @@ class Link(NamedTuple):
                 note([plain(line) for line in str(failure).split("\n")])
 
     def checked(self, token_file: str | None = None) -> str | None:
-        """The token, once the options are known to be sound."""
+        """The token, once the options are known to be sound: that of the option, else of the endpoint's own entry."""
         if not 0 < self.timeout_s <= _LONGEST_TIMEOUT_S:
             raise UsageProblem(f"--timeout is a number of seconds above 0, at most {_LONGEST_TIMEOUT_S}")
-        path = token_file or self.token_file
+        path = token_file or self.token_file or (self.known.token_file if self.named else None)
         return read_token(Path(path)) if path is not None else None
 
     def words(self) -> list[str]:

@@ -12,9 +12,10 @@ from typing import Any, Self
 from mhsd.base.ids import Ids
 from mhsd.client import calls
 from mhsd.client.calls import DEFAULT_TIMEOUT_S, Agreed
-from mhsd.client.endpoint import HttpEndpoint, StdioEndpoint, parse_endpoint
+from mhsd.client.endpoint import Endpoint, HttpEndpoint, StdioEndpoint, parse_endpoint
 from mhsd.client.errors import MHSError, error
 from mhsd.client.http import HttpTransport, Tls
+from mhsd.client.pacing import Pace
 from mhsd.client.stdio import StdioTransport
 from mhsd.client.transport import Answer, Lost, NotSent, Transport
 
@@ -38,6 +39,8 @@ class Client:
         self._hello_mono_s = 0.0
         self._hello_lock = threading.Lock()
         self._agreed = Agreed()
+        self._pace = Pace()
+        self._pace_lock = threading.Lock()
 
     def __enter__(self) -> Self:
         return self
@@ -61,6 +64,8 @@ class Client:
                 answered = self._call("mhs.hello", calls.hello_params(self.name), self.timeout_s)
                 calls.check_version(answered)
                 self._agreed = Agreed.of(answered)
+                with self._pace_lock:
+                    self._pace.agree(answered)
                 self._hello = answered
                 self._hello_mono_s = time.monotonic()
             return self._hello
@@ -78,9 +83,9 @@ class Client:
         `deadline_s` (the client's timeout_s unless given) becomes `deadline_ms` where the method has one, at
         most what the endpoint allows; the transport waits a little longer. Nothing is sent twice, except what
         the endpoint's rate limit refused unread: that is repeated after the time it asked for, within the
-        deadline.
+        deadline. A client that sends much keeps to the endpoint's limits by itself.
         """
-        if self.transport.needs_hello and method not in calls.BEFORE_HELLO:
+        if method not in calls.BEFORE_HELLO and (self.transport.needs_hello or self._pace.wants_hello):
             self.hello()
         deadline_s = self.timeout_s if deadline_s is None else deadline_s
         return self._call(method, *calls.budget(method, params, deadline_s, self._agreed))
@@ -88,6 +93,7 @@ class Client:
     def _call(self, method: str, params: Mapping[str, Any], wait_s: float) -> dict[str, Any]:
         until_mono_s = time.monotonic() + wait_s
         while True:
+            self._wait_for_turn(method, until_mono_s)
             answer = self._exchange(method, params, max(0.001, until_mono_s - time.monotonic()))
             result = calls.result_of(answer, method)
             if not isinstance(result, MHSError):
@@ -96,6 +102,18 @@ class Client:
             if pause_s is None or time.monotonic() + pause_s >= until_mono_s:
                 raise result
             time.sleep(pause_s)
+
+    def _wait_for_turn(self, method: str, until_mono_s: float) -> None:
+        """Keeps to what the endpoint takes in a second [MHSD-7-04]."""
+        if not self.transport.paced:
+            return
+        now_mono_s = time.monotonic()
+        with self._pace_lock:
+            wait_s = self._pace.reserve(method, now_mono_s, until_mono_s - now_mono_s)
+        if wait_s is None:
+            raise calls.too_many()
+        if wait_s > 0:
+            time.sleep(wait_s)
 
     def _exchange(self, method: str, params: Mapping[str, Any], wait_s: float) -> Answer:
         request_id = self.ulid()
@@ -109,7 +127,7 @@ class Client:
 
 
 def connect(
-    endpoint: str,
+    endpoint: str | Endpoint,
     *,
     token: str | None = None,
     tls: Tls | None = None,
@@ -121,7 +139,7 @@ def connect(
     BadEndpoint for an unsupported form, AuthError for plain HTTP to another machine, TransportError when a
     stdio command does not start. HTTP connects at the first call.
     """
-    place = parse_endpoint(endpoint)
+    place = parse_endpoint(endpoint) if isinstance(endpoint, str) else endpoint
     if isinstance(place, HttpEndpoint):
         return Client(HttpTransport(place, token=token, tls=tls), timeout_s=timeout_s, name=name)
     return Client(_child(place), timeout_s=timeout_s, name=name)

@@ -54,9 +54,10 @@ class HttpEndpoint(NamedTuple):
 
 
 class StdioEndpoint(NamedTuple):
-    """An endpoint that this program starts as a child and talks to over its stdin and stdout."""
+    """An endpoint that this program starts as a child, in `cwd`, and talks to over its stdin and stdout."""
 
     argv: tuple[str, ...]
+    cwd: str | None = None
 
     @property
     def url(self) -> str:

@@ -36,6 +36,7 @@ class StdioTransport:
 
     name = "stdio"
     needs_hello = True
+    paced = False
 
     def __init__(self, endpoint: StdioEndpoint) -> None:
         self._endpoint = endpoint
@@ -50,6 +51,7 @@ class StdioTransport:
             # order first, and the child ends when its stdin does.
             self._child = subprocess.Popen(  # noqa: S603 - the operator names the command after -e
                 endpoint.argv,
+                cwd=endpoint.cwd,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -57,7 +59,7 @@ class StdioTransport:
                 start_new_session=True,
             )
         except OSError as problem:
-            raise NotSent(f"cannot start {endpoint.argv[0]}: {problem.strerror}") from None
+            raise NotSent(f"cannot start {endpoint.argv[0]}{where(endpoint)}: {problem.strerror}") from None
         assert self._child.stdin is not None
         assert self._child.stdout is not None
         assert self._child.stderr is not None

@@ -59,7 +59,9 @@ class StdioTransport:
                 start_new_session=True,
             )
         except OSError as problem:
-            raise NotSent(f"cannot start {endpoint.argv[0]}{where(endpoint)}: {problem.strerror}") from None
+            # A missing directory is reported as a missing program, so it is named.
+            where = f" in {endpoint.cwd}" if endpoint.cwd is not None else ""
+            raise NotSent(f"cannot start {endpoint.argv[0]}{where}: {problem.strerror}") from None
         assert self._child.stdin is not None
         assert self._child.stdout is not None
         assert self._child.stderr is not None

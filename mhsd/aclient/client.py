@@ -16,7 +16,7 @@ from mhsd.aclient.transport import AsyncTransport, Send
 from mhsd.base.ids import Ids
 from mhsd.client import calls
 from mhsd.client.calls import Agreed
-from mhsd.client.errors import MHSError, error
+from mhsd.client.errors import MHSError
 from mhsd.client.pacing import Pace
 from mhsd.client.transport import Answer, Lost, NotSent
 
@@ -128,10 +128,6 @@ class AsyncClient:
         now_mono_s = trio.current_time()
         wait_s = self._pace.reserve(method, now_mono_s, until_mono_s - now_mono_s)
         if wait_s is None:
-            raise error(
-                "MHS.LIMIT.RATE_EXCEEDED",
-                "so many calls of this client wait for their turn that this one would be too late; nothing was sent",
-                "Send fewer, or give the call a longer deadline.",
-            )
+            raise calls.too_many()
         if wait_s > 0:
             await trio.sleep(wait_s)

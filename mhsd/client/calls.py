@@ -162,6 +162,15 @@ def pause_s(refusal: MHSError, answer: Answer) -> float | None:
     return answer.retry_after_s
 
 
+def too_many() -> MHSError:
+    """The error of a call that the client's own pace would make too late."""
+    return error(
+        "MHS.LIMIT.RATE_EXCEEDED",
+        "so many calls of this client wait for their turn that this one would be too late; nothing was sent",
+        "Send fewer, or give the call a longer deadline.",
+    )
+
+
 def unsent(problem: NotSent) -> MHSError:
     """The error of a request that never left."""
     return error(

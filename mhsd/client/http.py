@@ -175,6 +175,7 @@ class HttpTransport:
 
     name = "http"
     needs_hello = False
+    paced = True
 
     def __init__(self, endpoint: HttpEndpoint, *, token: str | None = None, tls: Tls | None = None) -> None:
         endpoint.refuse_insecure()

@@ -34,6 +34,8 @@ class Transport(Protocol):
 
     name: str
     needs_hello: bool
+    paced: bool
+    """Whether the endpoint counts the requests that come this way."""
 
     def exchange(self, request_id: str, body: bytes, timeout_s: float) -> Answer:
         """Sends `body` and waits for the answer with `request_id`; raises NotSent or Lost."""

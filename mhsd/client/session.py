@@ -9,23 +9,15 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import datetime
 from typing import Any
 
-from mhsd import __version__
+from mhsd.client import requests
 from mhsd.client.client import Client
-from mhsd.client.errors import AnswerLost, MHSError, OutcomeUnknown, TransportError, error
+from mhsd.client.errors import AnswerLost, MHSError, OutcomeUnknown, TransportError
 from mhsd.client.receipts import is_final, operation_of
+from mhsd.client.requests import member
 
 Receipt = dict[str, Any]
-
-
-def member(answered: Mapping[str, Any], name: str) -> str:
-    """The text that a result must have under `name`; ProtocolError where the endpoint left it out."""
-    text = answered.get(name)
-    if not isinstance(text, str):
-        raise error("MHS.PROTOCOL.INVALID_REQUEST", f"the endpoint's answer has no {name}")
-    return text
 
 
 _POLL_S = 0.05
@@ -61,21 +53,17 @@ class Session:
         `ttl_s` is cut to what the endpoint allows. `principal` is only a claim where the endpoint knows the
         caller; `approvals` name the person who answers for an R3 device [SESS-003].
         """
-        limits = client.hello().get("limits", {})
-        params: dict[str, Any] = {
-            "principal": dict(principal),
-            "device_ids": list(device_ids),
-            "capabilities": list(capabilities),
-            "mode": mode,
-            "ttl_s": min(ttl_s, limits.get("session_max_ttl_s", ttl_s)),
-            "client_info": {
-                "name": client.name,
-                "version": __version__,
-                "transport": client.transport.name,
-            },
-        }
-        if approvals:
-            params["approvals"] = [dict(approval) for approval in approvals]
+        params = requests.open_params(
+            client.hello(),
+            client_name=client.name,
+            transport=client.transport.name,
+            principal=principal,
+            device_ids=device_ids,
+            capabilities=capabilities,
+            mode=mode,
+            ttl_s=ttl_s,
+            approvals=approvals,
+        )
         grant = client.call("mhs.session.open", params)
         session = cls(client, member(grant, "session_id"), grant)
         session._pulse_s = params["ttl_s"] / 3
@@ -114,18 +102,7 @@ class Session:
             if found is not None:
                 return found
             looked_up = "MHS.OPERATION.UNKNOWN"
-        details = {
-            "command_id": params["command_id"],
-            "device_id": params["device_id"],
-            "session_id": self.session_id,
-            "looked_up": looked_up,
-        }
-        raise error(
-            lost.mhs_code,
-            lost.message,
-            "Read the device's state before you send anything again; the same --command-id never runs twice.",
-            details=details,
-        ) from lost
+        raise requests.outcome_unknown(lost, params, self.session_id, looked_up) from lost
 
     def look_up(self, command_id: str, device_id: str) -> Receipt | None:
         """The receipt of a command as the endpoint has it now; None where it knows no such command."""
@@ -135,11 +112,7 @@ class Session:
         """The current receipt of an operation [PROTO-030]."""
         receipt = self._operation({"operation_id": operation_id})
         if receipt is None:
-            raise error(
-                "MHS.OPERATION.UNKNOWN",
-                f"the endpoint knows no operation {operation_id}",
-                "Check the id, and that the endpoint is the one that accepted the command.",
-            )
+            raise requests.operation_unknown(operation_id)
         return receipt
 
     def _operation(self, which: Mapping[str, str]) -> Receipt | None:
@@ -218,11 +191,7 @@ class Session:
 
     def lifetime_s(self, answered: Mapping[str, Any]) -> float:
         """Seconds from now to `expires_at` by the endpoint's clock, at least 1."""
-        try:
-            expires_s = datetime.fromisoformat(member(answered, "expires_at")).timestamp()
-        except ValueError:
-            raise error("MHS.PROTOCOL.INVALID_REQUEST", "the endpoint's expires_at is no time") from None
-        return max(1.0, expires_s - self.client.endpoint_time_s())
+        return requests.lifetime_s(answered, self.client.endpoint_time_s())
 
     def close(self, reason: str | None = None) -> dict[str, Any]:
         """Ends the session; its operations are cancelled to the safe state [SESS-006]."""

@@ -1,0 +1,114 @@
+"""The parameters of the methods as both clients make them, and what a lost command is said to be. Pure.
+
+Decides what is sent for what a program left out: the only device, its mode, every capability.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from mhsd import __version__
+from mhsd.client.calls import limit
+from mhsd.client.errors import MHSError, error
+from mhsd.client.naming import devices_of, listed, matching
+
+DEFAULT_TTL_S = 600
+DEFAULT_DEADLINE_MS = 30_000
+
+
+def member(answered: Mapping[str, Any], name: str) -> str:
+    """The text that a result must have under `name`; ProtocolError where the endpoint left it out."""
+    text = answered.get(name)
+    if not isinstance(text, str):
+        raise error("MHS.PROTOCOL.INVALID_REQUEST", f"the endpoint's answer has no {name}")
+    return text
+
+
+def device_named(hello: Mapping[str, Any], reference: str | None) -> str:
+    """The id of the device that is meant, the only one without a reference; MHSError that names the devices
+    where not exactly one is."""
+    devices = devices_of(hello)
+    found = devices if reference is None else matching(devices, reference)
+    if len(found) == 1:
+        return str(found[0]["device_id"])
+    if reference is None:
+        raise error(
+            "MHS.PROTOCOL.INVALID_PARAMS",
+            f"the endpoint has {len(devices)} devices: {listed(devices)}; nothing was sent",
+            "Say which of them is meant.",
+        )
+    raise error(
+        "MHS.DEVICE.UNKNOWN",
+        f"{reference} names {len(found)} devices of the endpoint; it has: {listed(devices)}",
+        "Use one of these paths, or a whole device id.",
+    )
+
+
+def mode_of(hello: Mapping[str, Any], device_ids: Sequence[str]) -> str:
+    """The mode of the first of these devices, which a session on it asks for."""
+    modes = (str(device.get("mode")) for device in devices_of(hello) if device["device_id"] in device_ids)
+    return next(modes, "simulated")
+
+
+def open_params(
+    hello: Mapping[str, Any],
+    *,
+    client_name: str,
+    transport: str,
+    principal: Mapping[str, Any],
+    device_ids: Sequence[str],
+    capabilities: Sequence[str],
+    mode: str,
+    ttl_s: int,
+    approvals: Sequence[Mapping[str, Any]] = (),
+) -> dict[str, Any]:
+    """Of mhs.session.open; `ttl_s` is cut to what the endpoint allows [SESS-001]."""
+    params: dict[str, Any] = {
+        "principal": dict(principal),
+        "device_ids": list(device_ids),
+        "capabilities": list(capabilities),
+        "mode": mode,
+        "ttl_s": min(ttl_s, int(limit(hello, "session_max_ttl_s", ttl_s))),
+        "client_info": {"name": client_name, "version": __version__, "transport": transport},
+    }
+    if approvals:
+        params["approvals"] = [dict(approval) for approval in approvals]
+    return params
+
+
+def given(**params: Any) -> dict[str, Any]:
+    """These parameters without those that are None."""
+    return {name: value for name, value in params.items() if value is not None}
+
+
+def lifetime_s(answered: Mapping[str, Any], endpoint_time_s: float) -> float:
+    """Seconds from now to `expires_at` by the endpoint's clock, at least 1."""
+    try:
+        expires_s = datetime.fromisoformat(member(answered, "expires_at")).timestamp()
+    except ValueError:
+        raise error("MHS.PROTOCOL.INVALID_REQUEST", "the endpoint's expires_at is no time") from None
+    return max(1.0, expires_s - endpoint_time_s)
+
+
+def operation_unknown(operation_id: str) -> MHSError:
+    """The error of an operation that the endpoint has never heard of."""
+    return error(
+        "MHS.OPERATION.UNKNOWN",
+        f"the endpoint knows no operation {operation_id}",
+        "Check the id, and that the endpoint is the one that accepted the command.",
+    )
+
+
+def outcome_unknown(lost: MHSError, params: Mapping[str, Any], session_id: str, looked_up: str) -> MHSError:
+    """The error of a command whose answer was lost and could not be looked up; `looked_up` says why [TPT-062]."""
+    return error(
+        lost.mhs_code,
+        lost.message,
+        "Read the device's state before you send anything again; the same --command-id never runs twice.",
+        details={
+            "command_id": params["command_id"],
+            "device_id": params["device_id"],
+            "session_id": session_id,
+            "looked_up": looked_up,
+        },
+    )

@@ -20,6 +20,7 @@ from mhsd.base.clock import rfc3339
 from mhsd.bindings.pipes import Pipes
 from mhsd.config import Config, Limits
 from mhsd.daemon.devices import armed_paths, load_devices
+from mhsd.daemon.files import allow_files, needed_files
 from mhsd.daemon.locks import held_links
 from mhsd.daemon.ready import announce
 from mhsd.daemon.signals import LastResort, StopRequest
@@ -57,6 +58,7 @@ def run(config: Config, pipes: Pipes | None, environ: MutableMapping[str, str]) 
         log.warning("%s is no option of mhsd and has no effect", name)
     tokens = TokenFiles.load(config.token_file, config.operator_token_file)
     devices = load_devices(config, operator_configured=tokens.operator_configured)
+    allow_files(needed_files(0 if config.stdio else config.max_connections, len(devices)))
     return trio.run(_Daemon(config, tokens, devices, pipes, environ).main)
 
 

@@ -4,8 +4,12 @@ After a reconnect an endpoint may send events again, or from further on. Whateve
 here have rising numbers, and each number since `seq_start` is either an event or lies in a gap.
 """
 
+from collections import deque
 from collections.abc import Mapping
 from typing import Any
+
+MOST_KEPT = 1024
+"""Events of one subscription that are kept until they are taken: as many as an endpoint buffers by default."""
 
 
 class Continuity:
@@ -30,6 +34,41 @@ class Continuity:
             taken |= {"from": self.last + 1, "dropped": seq - self.last}
         self.last = seq
         return [*found, taken]
+
+
+class Backlog:
+    """What has arrived of one subscription and was not taken yet: in order, without repetitions, and bounded."""
+
+    def __init__(self, seq_start: int | str, most: int = MOST_KEPT) -> None:
+        self._seen = Continuity(seq_start)
+        self._kept: deque[dict[str, Any]] = deque()
+        self._most = most
+
+    @property
+    def newest(self) -> int:
+        """The number of the newest event that has arrived; the one before the first where none has."""
+        return self._seen.last
+
+    def put(self, event: Mapping[str, Any]) -> None:
+        """An event has arrived; ValueError for one without a number."""
+        self._kept.extend(self._seen.take(event))
+        self._fit()
+
+    def interrupt(self, near: Mapping[str, Any]) -> None:
+        """The connection broke, and what was on its way is lost: a gap of a size that only the next event tells."""
+        self._kept.append(gap(near, self.newest + 1, self.newest))
+        self._fit()
+
+    def pop(self) -> dict[str, Any] | None:
+        """The oldest; None where there is none."""
+        return self._kept.popleft() if self._kept else None
+
+    def _fit(self) -> None:
+        """Where there are too many, the oldest two become one gap, which takes the place of both."""
+        while len(self._kept) > self._most:
+            first, second = self._kept.popleft(), self._kept.popleft()
+            start = number(first["from"] if is_gap(first) else first["seq"])
+            self._kept.appendleft(gap(second, start, number(second["seq"])))
 
 
 def is_gap(event: Mapping[str, Any]) -> bool:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mhsd.client.continuity import Continuity, is_gap, number
+from mhsd.client.continuity import Backlog, Continuity, is_gap, number
 
 
 def event(seq: Any, **more: Any) -> dict[str, Any]:
@@ -89,3 +89,40 @@ def test_whatever_comes_the_ranges_that_leave_are_contiguous(arrivals: list[tupl
             if is_gap(each):
                 assert each["dropped"] == each["to"] - each["from"] + 1
             expected = each["seq"] + 1
+
+
+def taken(backlog: Backlog) -> list[dict[str, Any]]:
+    found = []
+    while (each := backlog.pop()) is not None:
+        found.append(each)
+    return found
+
+
+def test_what_is_not_taken_in_time_becomes_one_gap() -> None:
+    """[EVT-006]"""
+    backlog = Backlog(1, most=3)
+    for seq in range(1, 11):
+        backlog.put(event(seq))
+    lost, *rest = taken(backlog)
+    assert (lost["from"], lost["to"], lost["dropped"], lost["payload"]) == (1, 8, 8, {"client": True})
+    assert rest == [event(9), event(10)]
+
+
+def test_what_was_on_its_way_when_a_connection_broke_is_never_lost_silently() -> None:
+    """[TPT-063]"""
+    backlog = Backlog(1)
+    backlog.put(event(1))
+    backlog.interrupt({"subscription_id": "sub_1", "ts": "now"})
+    backlog.put(event(4))
+    first, broken, lost, last = taken(backlog)
+    assert (first, last) == (event(1), event(4))
+    assert is_gap(broken)
+    assert (broken["from"], broken["to"], broken["dropped"], broken["ts"]) == (2, 1, 0, "now")
+    assert (lost["from"], lost["to"]) == (2, 3)
+
+
+def test_an_interruption_that_lost_nothing_is_followed_by_the_next_event() -> None:
+    backlog = Backlog(1)
+    backlog.interrupt({"subscription_id": "sub_1", "ts": "now"})
+    backlog.put(event(1))
+    assert [is_gap(each) for each in taken(backlog)] == [True, False]

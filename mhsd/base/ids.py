@@ -23,9 +23,14 @@ def is_ulid(text: str) -> bool:
     return _ULID.fullmatch(text) is not None
 
 
+def ulid_of(data: bytes) -> str:
+    """16 bytes as the 26 characters of a ULID: a number that names something, for whoever does not mint."""
+    return str(ULID(data))
+
+
 def _base32(value: int) -> str:
     """128 bits as the 26 characters of a ULID."""
-    return str(ULID(value.to_bytes(16, "big")))
+    return ulid_of(value.to_bytes(16, "big"))
 
 
 class Ids:
@@ -65,6 +70,10 @@ class Ids:
     def permit_id(self) -> str:
         """`permit_` and a full ULID."""
         return f"permit_{self.ulid()}"
+
+    def subscription_id(self) -> str:
+        """`sub_` and a full ULID."""
+        return f"sub_{self.ulid()}"
 
     def instance_id(self) -> str:
         """A ULID for one start of one device."""

@@ -1,5 +1,7 @@
 """What a handler works with: the endpoint, who asks, and when the request came in."""
 
+from collections.abc import Callable
+
 import attrs
 
 from mhsd.base.clock import rfc3339
@@ -19,10 +21,15 @@ class Context:
     received_mono_s: float
     id_spent: bool = False
     """Whether an earlier element of the same batch used this command_id on this device [PROTO-009]."""
+    afterwards: list[Callable[[], None]] = attrs.Factory(list)
+    """What is to happen when the reply goes out: no checkpoint stands between this and the hand-over to the binding."""
 
     def session(self, session_id: str) -> Session:
         """The caller's own live session, or the MHS.SESSION.* fault [SESS-004]."""
-        return self.endpoint.sessions.find(session_id, self.peer.principal.id)
+        session = self.endpoint.sessions.find(session_id, self.peer.principal.id)
+        if self.peer.events is not None:
+            self.endpoint.subscriptions.adopt(session, self.peer.events)
+        return session
 
     def devices(self) -> dict[str, ServedDevice]:
         """The devices that the caller's token is for; every one where it names none."""

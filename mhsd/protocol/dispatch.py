@@ -7,7 +7,6 @@ recognised before anything else, and nothing holds it up [CORE-076, CORE-183].
 
 import json
 import logging
-import math
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
@@ -20,6 +19,7 @@ from mhsd.base.resources import METHODS, MethodRow
 from mhsd.core.quota import RateLimiter
 from mhsd.protocol.batch import BatchOrder, Place
 from mhsd.protocol.context import Context
+from mhsd.protocol.event_streams import EventStreams, rate_exceeded
 from mhsd.protocol.faults import answer_fault
 from mhsd.protocol.methods import HANDLERS
 from mhsd.protocol.peer import FREE, Peer, stop_only
@@ -71,6 +71,7 @@ class Dispatch:
         }
         self._rate = RateLimiter(limits.max_rate_per_s, limits.rate_burst)
         self._status_rate = RateLimiter(limits.max_status_rate_per_s, limits.max_status_rate_per_s)
+        self.streams = EventStreams(endpoint, self._rate)
 
     @staticmethod
     def mentions_stop(body: bytes) -> bool:
@@ -141,14 +142,18 @@ class Dispatch:
 
     # Single calls.
 
-    def _request(self, request: Request, context: Context) -> Exchange | Awaitable[Exchange]:
+    def _request(
+        self, request: Request, context: Context, *, alone: bool = True
+    ) -> Exchange | Awaitable[Exchange]:
         try:
             result = self._call(request, context)
         except Exception as error:
             # The boundary of one request: its caller is told under its own id, whatever went wrong.
             return Exchange(encode_error(request.id, answer_fault(error, request.method).error()))
         if isinstance(result, Awaitable):
-            return self._finish(request, result)
+            return self._finish(request, result, context.afterwards if alone else [])
+        if alone:
+            _run(context.afterwards)
         return Exchange(encode_reply(request.id, result))
 
     def _call(self, request: Request, context: Context) -> Any:
@@ -180,11 +185,14 @@ class Dispatch:
         )
         return HANDLERS[request.method](context, params)
 
-    async def _finish(self, request: Request, result: Awaitable[Any]) -> Exchange:
+    async def _finish(
+        self, request: Request, result: Awaitable[Any], afterwards: list[Callable[[], None]]
+    ) -> Exchange:
         try:
             value = await result
         except Exception as error:
             value = answer_fault(error, request.method)
+        _run(afterwards)
         if isinstance(value, Fault):
             return Exchange(encode_error(request.id, value.error()))
         return Exchange(encode_reply(request.id, value))
@@ -207,6 +215,7 @@ class Dispatch:
         order = BatchOrder(self.endpoint.sessions)
         replies: list[bytes] = []
         waiting: list[tuple[Place, Callable[[], Exchange | Awaitable[Exchange]]]] = []
+        afterwards: list[Callable[[], None]] = []
         for call in batch.calls:
             if isinstance(call, Notification):
                 self._notification(call)
@@ -215,9 +224,8 @@ class Dispatch:
                     replies.append(encode_error(call.id, call.fault.error()))
             else:
                 place = order.place(call)
-                begin = partial(
-                    self._request, call, Context(self.endpoint, peer, received_mono_s, place.id_spent)
-                )
+                context = Context(self.endpoint, peer, received_mono_s, place.id_spent, afterwards)
+                begin = partial(self._request, call, context, alone=False)
                 if place.after is not None:
                     waiting.append((place, begin))
                     continue
@@ -227,10 +235,16 @@ class Dispatch:
                     place.answered.set()
                 else:
                     waiting.append((place, lambda outcome=outcome: outcome))  # type: ignore[misc]
-        return self._finish_batch(waiting, replies) if waiting else _joined(replies)
+        if waiting:
+            return self._finish_batch(waiting, replies, afterwards)
+        _run(afterwards)
+        return _joined(replies)
 
     async def _finish_batch(
-        self, waiting: list[tuple[Place, Callable[[], Exchange | Awaitable[Exchange]]]], replies: list[bytes]
+        self,
+        waiting: list[tuple[Place, Callable[[], Exchange | Awaitable[Exchange]]]],
+        replies: list[bytes],
+        afterwards: list[Callable[[], None]],
     ) -> Exchange:
         async def run(place: Place, begin: Callable[[], Exchange | Awaitable[Exchange]]) -> None:
             try:
@@ -244,6 +258,7 @@ class Dispatch:
         async with trio.open_nursery() as nursery:
             for place, begin in waiting:
                 nursery.start_soon(run, place, begin)
+        _run(afterwards)
         return _joined(replies)
 
     # Rates.
@@ -264,19 +279,14 @@ class Dispatch:
             count = rates.count(name)
             wait_s = limiter.take(peer.principal.id, count, now_mono_s) if count else None
             if wait_s is not None:
-                return self._too_fast(calls, served, wait_s)
+                return self._refuse_rate(calls, served, wait_s)
         return None
 
     @staticmethod
-    def _too_fast(calls: tuple[Any, ...], served: str, wait_s: float) -> Exchange:
-        retry_after_ms = max(1, math.ceil(wait_s * 1000))
-        fault = Fault(
-            "MHS.LIMIT.RATE_EXCEEDED",
-            f"at most {served} a second are served to one principal",
-            details={"retry_after_ms": retry_after_ms},
-        )
+    def _refuse_rate(calls: tuple[Any, ...], served: str, wait_s: float) -> Exchange:
+        fault = rate_exceeded(served, wait_s)
         request_id = calls[0].id if len(calls) == 1 and isinstance(calls[0], Request) else None
-        return Exchange(encode_error(request_id, fault.error()), 429, retry_after_ms)
+        return Exchange(encode_error(request_id, fault.error()), 429, (fault.details or {})["retry_after_ms"])
 
     # Emergency stops.
 
@@ -334,6 +344,12 @@ class Dispatch:
         if not remaining:
             return NOTHING
         return self._begin(encode(remaining), peer, received_mono_s)
+
+
+def _run(afterwards: list[Callable[[], None]]) -> None:
+    """What a handler has put off until its reply is there [Context.afterwards]."""
+    for call in afterwards:
+        call()
 
 
 def _take(exchange: Exchange, replies: list[bytes]) -> None:

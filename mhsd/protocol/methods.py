@@ -14,6 +14,7 @@ from mhsd.protocol import (
     handlers_safety,
     handlers_sessions,
     handlers_snapshots,
+    handlers_subscriptions,
 )
 from mhsd.protocol.context import Context
 
@@ -34,6 +35,8 @@ HANDLERS: Mapping[str, Handler] = {
     "mhs.operations.get": handlers_operations.operations_get,
     "mhs.operations.list": handlers_operations.operations_list,
     "mhs.operations.cancel": handlers_operations.operations_cancel,
+    "mhs.subscribe": handlers_subscriptions.subscribe,
+    "mhs.unsubscribe": handlers_subscriptions.unsubscribe,
     "mhs.snapshot": handlers_snapshots.snapshot,
     "mhs.restore": handlers_snapshots.restore,
     "mhs.safety.status": handlers_safety.safety_status,

@@ -11,6 +11,7 @@ from typing import Literal
 import attrs
 
 from mhsd.base.errors import Fault
+from mhsd.services.subscriptions import EventStream
 
 PrincipalKind = Literal["agent", "human", "service"]
 Role = Literal["reader", "client", "operator"]
@@ -52,6 +53,8 @@ class Peer:
     rate_exempt: bool = False
     devices: tuple[str, ...] | None = None
     capabilities: tuple[str, ...] | None = None
+    events: EventStream | None = None
+    """Where the events of subscriptions go that are made on this connection; None where they are read elsewhere."""
     stop_only: bool = False
     """It may say hello, stop and read the safety status, and nothing else."""
     greeted: bool = False

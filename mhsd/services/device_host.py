@@ -24,6 +24,7 @@ from mhsd.core.sessions import Session
 from mhsd.core.snapshots import Origin
 from mhsd.driver import DriverFailed, LinkDown, Reading, TerminalStop
 from mhsd.driver.loader import LoadedDevice
+from mhsd.services.feed import Feed
 from mhsd.services.slot import Slot
 from mhsd.store import Store
 from mhsd.wire.canonical import NotCanonical
@@ -75,6 +76,7 @@ class DeviceHost:
         self.stop_grace_s = stop_grace_s
         self.max_open_operations = max_open_operations
         self.slot = Slot()
+        self.feed = Feed(self.device_id, loaded.manifest, self.wall)
         self.revision = store.revision(self.device_id)
         self.draining = False
         self.crashed: Fault | None = None

@@ -28,6 +28,7 @@ from mhsd.services.reset import Reset
 from mhsd.services.schemas import SchemaShelf
 from mhsd.services.served_device import ServedDevice, run_device
 from mhsd.services.session_host import SessionHost
+from mhsd.services.subscriptions import Subscriptions
 from mhsd.store import Intent, Receipt, Store, StoreFailed
 from mhsd.wire.json_text import Raw, encode
 
@@ -58,6 +59,7 @@ class Endpoint:
     safety: SafetyState
     permits: PermitBook
     sessions: SessionHost
+    subscriptions: Subscriptions
     estop: EmergencyStop
     reset: Reset
     schemas: SchemaShelf
@@ -124,6 +126,7 @@ class Endpoint:
                 nursery.start_soon(_drain_device, device)
         for session in self.sessions.live_sessions():
             await self.sessions.close(session, kind="shutdown")
+        self.subscriptions.end_all()
 
 
 async def _drain_device(device: ServedDevice) -> None:
@@ -186,6 +189,14 @@ async def open_endpoint(
             failure = error
             nursery.cancel_scope.cancel()
         else:
+            subscriptions = Subscriptions(
+                served,
+                max_subscriptions=limits.max_subscriptions,
+                max_events=limits.max_buffered_events,
+                clock=clock,
+                ids=ids,
+            )
+            nursery.start_soon(subscriptions.run)
             endpoint = Endpoint(
                 endpoint_id=endpoint_id,
                 devices=served,
@@ -195,8 +206,15 @@ async def open_endpoint(
                 safety=safety,
                 permits=permits,
                 sessions=SessionHost(
-                    served, nursery=nursery, permits=permits, limits=limits, clock=clock, ids=ids
+                    served,
+                    nursery=nursery,
+                    permits=permits,
+                    subscriptions=subscriptions,
+                    limits=limits,
+                    clock=clock,
+                    ids=ids,
                 ),
+                subscriptions=subscriptions,
                 estop=EmergencyStop(store, nursery),
                 reset=Reset(store, nursery),
                 schemas=SchemaShelf(served),

@@ -20,6 +20,7 @@ from mhsd.core.permits import PermitBook
 from mhsd.core.sessions import Session, grants_for
 from mhsd.services.carriage import Carriage
 from mhsd.services.served_device import ServedDevice
+from mhsd.services.subscriptions import Subscriptions
 from mhsd.wire.params import SessionOpenParams
 
 log = logging.getLogger("mhsd.session")
@@ -40,6 +41,7 @@ class SessionHost:
         *,
         nursery: trio.Nursery,
         permits: PermitBook,
+        subscriptions: Subscriptions,
         limits: Limits,
         clock: Clock,
         ids: Ids,
@@ -47,6 +49,7 @@ class SessionHost:
         self._devices = devices
         self._nursery = nursery
         self._permits = permits
+        self._subscriptions = subscriptions
         self._limits = limits
         self._clock = clock
         self._ids = ids
@@ -198,6 +201,7 @@ class SessionHost:
         self._live.pop(session.session_id, None)
         self._remember(session)
         self._permits.release_session(session.session_id)
+        self._subscriptions.end_session(session, discard=kind == "session_close")
         ended: list[Carriage] = []
         gone = Fault(
             "MHS.SESSION.CLOSED" if session.state == "closed" else "MHS.SESSION.EXPIRED", "the session ended"

@@ -60,6 +60,12 @@ def _exactly(kind: type, expected: str) -> Hook:
     return read
 
 
+def _number(value: Any, _: Any) -> float:
+    if type(value) not in (int, float):
+        raise Misfit("a number")
+    return float(value)
+
+
 def _literal_hook(shape: Any) -> Hook:
     allowed = get_args(shape)
     expected = "one of " + ", ".join(repr(choice) for choice in allowed)
@@ -191,6 +197,7 @@ def _build() -> cattrs.Converter:
     converter = cattrs.Converter(forbid_extra_keys=True, detailed_validation=False)
     converter.register_structure_hook(str, _exactly(str, "a string"))
     converter.register_structure_hook(int, _exactly(int, "an integer"))
+    converter.register_structure_hook(float, _number)
     converter.register_structure_hook(bool, _exactly(bool, "true or false"))
     # cattrs asks the predicate that was registered last first.
     factories: list[tuple[Callable[[Any], bool], Callable[[Any], Hook]]] = [

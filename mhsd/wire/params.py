@@ -20,6 +20,8 @@ LONGEST_IDENTIFIER = 256
 LONGEST_TEXT = 1024
 """Characters in a text for people, as a reason or a note."""
 LONGEST_LEASE = 128
+MOST_STREAMS = 256
+"""Entries in the `streams` of one subscription."""
 
 _TIMESTAMP = re.compile(r"[0-9]{4}-[01][0-9]-[0-3][0-9]T[0-2][0-9]:[0-5][0-9]:[0-6][0-9](\.[0-9]{1,9})?Z")
 _DIGEST = re.compile("sha256:[0-9a-f]{64}")
@@ -267,6 +269,73 @@ class OperationsCancelParams(_Traced):
     device_id: Identifier | None = None
 
 
+Stream = Literal["state", "telemetry", "events", "log", "progress"]
+"""What can be subscribed to; `control` comes with every subscription, and `safety` is a type of it [CORE-184]."""
+
+LogLevel = Literal["debug", "info", "warning", "error"]
+
+EventKind = Literal[
+    "operation.dispatched",
+    "operation.ended",
+    "interlock.opened",
+    "interlock.closed",
+    "permit.issued",
+    "permit.used",
+    "session.opened",
+    "session.ended",
+    "device.unreadable",
+    "device.readable",
+    "device.unconfirmed",
+    "device.confirmed",
+    "device.crashed",
+]
+"""What the `events` stream tells of."""
+
+
+@attrs.frozen(kw_only=True)
+class StreamRequest:
+    """One stream that is subscribed to. What is left out, is every one that the session covers [EVT-002]."""
+
+    stream: Stream
+    device_id: Identifier | None = None
+    resource_id: Identifier | None = None
+    capability_id: Identifier | None = None
+
+
+@attrs.frozen(kw_only=True)
+class EventsFilter:
+    """Which events of the streams are wanted; each member narrows the streams that it makes sense for."""
+
+    kinds: tuple[EventKind, ...] | None = None
+    min_level: LogLevel | None = None
+    operation_id: Identifier | None = None
+    command_id: Identifier | None = None
+
+
+@attrs.frozen(kw_only=True)
+class SubscribeParams(_Traced):
+    """`mhs.subscribe` [EVT-001, EVT-002]."""
+
+    session_id: Identifier
+    streams: Annotated[
+        tuple[StreamRequest, ...],
+        Rule(f"an array of 1 to {MOST_STREAMS} streams", lambda streams: 1 <= len(streams) <= MOST_STREAMS),
+    ]
+    deadline_ms: int
+    filter: EventsFilter | None = None
+    rate_hz: Annotated[float, Rule("a number above 0 (Hz)", lambda rate: rate > 0)] | None = None
+    device_id: Identifier | None = None
+
+
+@attrs.frozen(kw_only=True)
+class UnsubscribeParams(_Traced):
+    """`mhs.unsubscribe` [EVT-004]."""
+
+    session_id: Identifier
+    subscription_id: Identifier
+    device_id: Identifier | None = None
+
+
 @attrs.frozen(kw_only=True)
 class SnapshotParams(_Traced):
     """`mhs.snapshot` [PROTO-034]."""
@@ -384,6 +453,8 @@ PARAMS: Mapping[str, type] = {
     "mhs.operations.get": OperationsGetParams,
     "mhs.operations.list": OperationsListParams,
     "mhs.operations.cancel": OperationsCancelParams,
+    "mhs.subscribe": SubscribeParams,
+    "mhs.unsubscribe": UnsubscribeParams,
     "mhs.snapshot": SnapshotParams,
     "mhs.restore": RestoreParams,
     "mhs.safety.status": SafetyStatusParams,

@@ -57,6 +57,8 @@ VALID: dict[str, dict[str, Any]] = {
     "mhs.operations.get": {"session_id": "s", "operation_id": "o", "deadline_ms": 1},
     "mhs.operations.cancel": {"session_id": "s", "operation_id": "o", "deadline_ms": 1},
     "mhs.operations.list": {"session_id": "s"},
+    "mhs.subscribe": {"session_id": "s", "streams": [{"stream": "state"}], "deadline_ms": 1},
+    "mhs.unsubscribe": {"session_id": "s", "subscription_id": "u"},
     "mhs.snapshot": {"session_id": "s", "device_id": "d", "deadline_ms": 1},
     "mhs.restore": {"session_id": "s", "device_id": "d", "snapshot": {}, "command_id": "c", "deadline_ms": 1},
     "mhs.safety.status": {"deadline_ms": 1},

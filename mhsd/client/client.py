@@ -12,7 +12,7 @@ from typing import Any, Self
 from mhsd.base.ids import Ids
 from mhsd.client import calls
 from mhsd.client.calls import DEFAULT_TIMEOUT_S, Agreed
-from mhsd.client.endpoint import Endpoint, HttpEndpoint, StdioEndpoint, parse_endpoint
+from mhsd.client.endpoint import Endpoint, HttpEndpoint, parse_endpoint
 from mhsd.client.errors import MHSError, error
 from mhsd.client.http import HttpTransport, Tls
 from mhsd.client.pacing import Pace
@@ -140,12 +140,13 @@ def connect(
     stdio command does not start. HTTP connects at the first call.
     """
     place = parse_endpoint(endpoint) if isinstance(endpoint, str) else endpoint
+    return Client(open_transport(place, token=token, tls=tls), timeout_s=timeout_s, name=name)
+
+
+def open_transport(place: Endpoint, *, token: str | None = None, tls: Tls | None = None) -> Transport:
+    """The way to an endpoint; a child is started, and HTTP connects at the first call."""
     if isinstance(place, HttpEndpoint):
-        return Client(HttpTransport(place, token=token, tls=tls), timeout_s=timeout_s, name=name)
-    return Client(_child(place), timeout_s=timeout_s, name=name)
-
-
-def _child(place: StdioEndpoint) -> StdioTransport:
+        return HttpTransport(place, token=token, tls=tls)
     try:
         return StdioTransport(place)
     except NotSent as problem:

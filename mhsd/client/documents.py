@@ -252,8 +252,12 @@ def _input(name: str, schema: Mapping[str, Any], limits: Mapping[str, Any]) -> s
         else ""
     )
     choices = f" {'|'.join(map(str, schema['enum']))}" if isinstance(schema.get("enum"), list) else ""
-    unit = limits.get("unit", schema.get("x-mhs-unit"))
-    return f"{name}{choices}{span}{f' {unit}' if unit else ''}"
+    return f"{name}{choices}{span}{_unit(limits.get('unit', schema.get('x-mhs-unit')))}"
+
+
+def _unit(unit: object) -> str:
+    """A unit behind a number; what is only counted has none, or its noun in braces."""
+    return "" if unit in (None, "1") else f" {str(unit).strip('{}')}"
 
 
 def _lines(title: str, rows: Iterable[Row]) -> str:

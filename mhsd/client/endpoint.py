@@ -3,13 +3,14 @@
 import ipaddress
 import shlex
 from typing import NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from mhsd.client.errors import error
 
 DEFAULT_ENDPOINT = "http://127.0.0.1:7400"
 DEFAULT_PORT = 7400
 RPC_PATH = "/mhs/v1/rpc"
+EVENTS_PATH = "/mhs/v1/events"
 _PORTS = {"http": 80, "https": 443, "mhs": DEFAULT_PORT}
 
 
@@ -41,6 +42,10 @@ class HttpEndpoint(NamedTuple):
     def rpc_path(self) -> str:
         """The path that takes JSON-RPC [TPT-010]."""
         return self.prefix + RPC_PATH
+
+    def events_path(self, session_id: str) -> str:
+        """The path that streams the events of a session [TPT-017]."""
+        return f"{self.prefix}{EVENTS_PATH}?session_id={quote(session_id, safe='')}"
 
     def refuse_insecure(self) -> None:
         """Plain HTTP leaves this machine only as an error: anybody on the way could read the token and

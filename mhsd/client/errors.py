@@ -82,6 +82,36 @@ class MHSError(Exception):
         }
 
 
+class MHSRejected(MHSError):
+    """A receipt that is neither completed nor running, in a code file that wants to stop there [CORE-140].
+
+    `mhs_code` is the receipt's; empty where it states no error, as a cancelled one may.
+    """
+
+    def __init__(self, receipt: Mapping[str, Any]) -> None:
+        error = receipt.get("error")
+        error = error if isinstance(error, dict) else {}
+        data = error.get("data")
+        super().__init__(
+            str(error.get("mhs_code", "")),
+            f"{receipt.get('capability_id')} is {receipt.get('status')}: {error.get('message') or _why(receipt)}",
+            remediation=str(error.get("remediation", "")),
+            retryable=error.get("retryable") is True,
+            data=data if isinstance(data, dict) else None,
+        )
+        self.receipt = receipt
+
+    def __str__(self) -> str:
+        return super().__str__() if self.mhs_code else self.message
+
+
+def _why(receipt: Mapping[str, Any]) -> str:
+    """Who ended what has no error."""
+    cancellation = receipt.get("cancellation")
+    cancellation = cancellation if isinstance(cancellation, dict) else {}
+    return f"by {cancellation.get('requested_by')}, {cancellation.get('reason') or 'no reason given'}"
+
+
 class TransportError(MHSError):
     """Nothing was sent, or the endpoint said that it does not serve now (`MHS.TRANSPORT.*`)."""
 
@@ -123,6 +153,15 @@ def class_of(mhs_code: str) -> type[MHSError]:
 def error(mhs_code: str, message: str, remediation: str = "", **more: Any) -> MHSError:
     """An error that the client states by itself; `mhs_code` is one of OWN_CODES."""
     return class_of(mhs_code)(mhs_code, message, remediation=remediation, **more)
+
+
+def no_more_events(why: str) -> MHSError:
+    """The error of subscriptions whose connection could not be mended [TPT-064]."""
+    return error(
+        "MHS.TRANSPORT.UNAVAILABLE",
+        f"the events have ended: {why}",
+        "Read the state, which is unknown from here on, then subscribe again.",
+    )
 
 
 def from_answer(answered: object, http_status: int | None = None) -> MHSError:

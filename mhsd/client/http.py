@@ -1,5 +1,6 @@
 """JSON-RPC over HTTP/1.1 with connections that are kept: http.client, bounded in time and size."""
 
+import contextlib
 import http.client
 import io
 import select
@@ -7,11 +8,14 @@ import socket
 import ssl
 import threading
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from mhsd.client.endpoint import HttpEndpoint
+from mhsd.client.errors import from_answer
 from mhsd.client.http_answers import answer_of
-from mhsd.client.transport import MAX_ANSWER_BYTES, Answer, Lost, NotSent
+from mhsd.client.sse_source import SseSource
+from mhsd.client.transport import MAX_ANSWER_BYTES, Answer, Lost, NotSent, Sink, Source
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -23,12 +27,20 @@ meets the close is lost without an answer."""
 CONNECT_TIMEOUT_S = 10.0
 
 
+TLS_VARIABLES = ("MHS_CA_FILE", "MHS_CERT_FILE", "MHS_KEY_FILE")
+
+
 class Tls(NamedTuple):
     """Files for https: further authorities to trust, and the client's own certificate (mTLS)."""
 
     ca_file: str | None = None
     cert_file: str | None = None
     key_file: str | None = None
+
+    @classmethod
+    def of(cls, environ: Mapping[str, str]) -> "Tls":
+        """What MHS_CA_FILE, MHS_CERT_FILE and MHS_KEY_FILE name."""
+        return cls(*(environ.get(name) or None for name in TLS_VARIABLES))
 
     def context(self) -> ssl.SSLContext:
         """A context that checks the endpoint's certificate and name; OSError for a bad file."""
@@ -90,6 +102,11 @@ class _BoundedSocket:
         """Whether bytes or an end have arrived: on a resting connection either means that it is over."""
         return bool(select.select([self._inner], [], [], 0)[0])
 
+    def cut(self) -> None:
+        """Ends the connection; the descriptor stays, because another thread may be waiting on it."""
+        with contextlib.suppress(OSError):
+            self._inner.shutdown(socket.SHUT_RDWR)
+
     def release(self) -> None:
         self._users -= 1
         if self._users == 0:
@@ -138,8 +155,7 @@ class _Connection:
         self, body: bytes, headers: dict[str, str], until_mono_s: float
     ) -> tuple[int, http.client.HTTPMessage, bytes]:
         """Sends one POST and reads its whole answer; OSError or HTTPException when it breaks."""
-        assert self._socket is not None
-        self._socket.until_mono_s = until_mono_s
+        self.keep_waiting(until_mono_s)
         self._http.request("POST", self._endpoint.rpc_path, body, headers)
         response = self._http.getresponse()
         content = response.read(MAX_ANSWER_BYTES + 1)
@@ -147,6 +163,21 @@ class _Connection:
             raise http.client.HTTPException(f"the answer is longer than {MAX_ANSWER_BYTES} bytes")
         self.used_mono_s = time.monotonic()
         return response.status, response.headers, content
+
+    def get(self, path: str, headers: dict[str, str]) -> http.client.HTTPResponse:
+        """Sends one GET and reads the head of its answer."""
+        self._http.request("GET", path, headers=headers)
+        return self._http.getresponse()
+
+    def keep_waiting(self, until_mono_s: float) -> None:
+        """Moves the end of the time for all that is read."""
+        assert self._socket is not None
+        self._socket.until_mono_s = until_mono_s
+
+    def cut(self) -> None:
+        """Ends the connection under whoever reads from it in another thread."""
+        if self._socket is not None:
+            self._socket.cut()
 
     def is_open(self) -> bool:
         """Whether the answer left the connection open for another request."""
@@ -167,6 +198,31 @@ def _local_socket(path: str, timeout_s: float) -> socket.socket:
     return inner
 
 
+class EventStream:
+    """An open stream of server-sent events: read by one thread, cut by any."""
+
+    def __init__(self, connection: _Connection, response: http.client.HTTPResponse) -> None:
+        self._connection = connection
+        self._response = response
+
+    def read(self, timeout_s: float) -> bytes:
+        """What has come, at least a byte; b"" at the end, Lost when nothing came or the connection broke."""
+        self._connection.keep_waiting(time.monotonic() + timeout_s)
+        try:
+            return self._response.read1(65536)
+        except (OSError, ValueError, http.client.HTTPException) as problem:
+            raise Lost(f"the stream of events broke: {_text(problem)}") from None
+
+    def cut(self) -> None:
+        """Ends it under the thread that reads."""
+        self._connection.cut()
+
+    def close(self) -> None:
+        """Gives the connection back, in the thread that has read."""
+        self._response.close()
+        self._connection.close()
+
+
 class HttpTransport:
     """POSTs to one endpoint; as many connections as there are concurrent calls, kept for the next ones.
 
@@ -180,6 +236,7 @@ class HttpTransport:
     def __init__(self, endpoint: HttpEndpoint, *, token: str | None = None, tls: Tls | None = None) -> None:
         endpoint.refuse_insecure()
         self._endpoint = endpoint
+        self.url = endpoint.url
         self._context = (tls or Tls()).context() if endpoint.tls else None
         self._headers = {"Content-Type": "application/json", "Accept": "application/json"}
         if token is not None:
@@ -217,12 +274,41 @@ class HttpTransport:
                 if connection.is_fresh():
                     return connection
                 connection.close()
+        return self._new_connection(until_mono_s)
+
+    def _new_connection(self, until_mono_s: float) -> _Connection:
         connection = _Connection(self._endpoint, self._context)
         try:
             connection.open(until_mono_s)
         except (OSError, UnicodeError) as problem:
             raise NotSent(f"cannot connect to {self._endpoint.url}: {_text(problem)}") from None
         return connection
+
+    def open_stream(self, session_id: str, last_event_id: str) -> EventStream:
+        """A connection of its own that brings the events of a session from after `last_event_id` on [TPT-018].
+
+        NotSent and Lost as for a call, MHSError for what the endpoint refused.
+        """
+        until_mono_s = time.monotonic() + CONNECT_TIMEOUT_S
+        connection = self._new_connection(until_mono_s)
+        headers = {**self._headers, "Accept": "text/event-stream", "Cache-Control": "no-store"}
+        if last_event_id:
+            headers["Last-Event-ID"] = last_event_id
+        try:
+            response = connection.get(self._endpoint.events_path(session_id), headers)
+            if response.status == 200:
+                return EventStream(connection, response)
+            content = response.read(MAX_ANSWER_BYTES)
+        except (OSError, http.client.HTTPException) as problem:
+            connection.close()
+            raise Lost(f"the connection to {self.url} broke: {_text(problem)}") from None
+        connection.close()
+        answer = answer_of(self.url, "", response.status, response.headers.get, content)
+        raise from_answer(answer.body.get("error"), response.status)
+
+    def events(self, session_id: str, sink: Sink) -> Source:
+        """Server-sent events over a connection of their own, which is opened again when it breaks."""
+        return SseSource(lambda last_event_id: self.open_stream(session_id, last_event_id), sink)
 
     def _keep(self, connection: _Connection) -> None:
         with self._lock:

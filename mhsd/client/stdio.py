@@ -15,10 +15,11 @@ import signal
 import subprocess
 import threading
 import time
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 from mhsd.client.endpoint import StdioEndpoint
-from mhsd.client.transport import MAX_ANSWER_BYTES, Answer, Lost, NotSent, is_answer
+from mhsd.client.errors import no_more_events
+from mhsd.client.transport import MAX_ANSWER_BYTES, Answer, Lost, NotSent, Sink, Source, is_answer
 
 STOP_GRACE_S = 15.0
 """How long the child may take to bring its devices to their safe state, after its stdin ended and again
@@ -40,6 +41,8 @@ class StdioTransport:
 
     def __init__(self, endpoint: StdioEndpoint) -> None:
         self._endpoint = endpoint
+        self.url = endpoint.url
+        self._sinks: list[Sink] = []
         self._waiting: dict[str, queue.SimpleQueue[dict[str, Any] | None]] = {}
         self._lock = threading.Lock()
         self._write_lock = threading.Lock()
@@ -135,6 +138,9 @@ class StdioTransport:
         if isinstance(value, dict) and "mhs_ready" in value:
             self._break("the command serves HTTP; give it --stdio")
             return
+        if isinstance(value, dict) and value.get("method") == "mhs.event":
+            self._hand_out(value.get("params"))
+            return
         request_id = value.get("id") if isinstance(value, dict) else None
         with self._lock:
             inbox = self._waiting.get(request_id) if isinstance(request_id, str) else None
@@ -143,6 +149,29 @@ class StdioTransport:
                 request_id, inbox = next(iter(self._waiting.items()))
         if inbox is not None and isinstance(request_id, str) and is_answer(value, request_id):
             inbox.put(value)
+
+    def _hand_out(self, event: object) -> None:
+        """Every sink knows the subscriptions of its own session."""
+        if isinstance(event, dict):
+            with self._lock:
+                sinks = list(self._sinks)
+            for sink in sinks:
+                sink.deliver(event)
+
+    def events(self, session_id: str, sink: Sink) -> Source:
+        """The notifications among the answers. They end with the child, and nothing brings them back."""
+        with self._lock:
+            broken = self._broken
+            self._sinks.append(sink)
+        if broken is not None:
+            sink.fail(no_more_events(self._failure(broken)))
+        return _Hearing(self, sink)
+
+    def forget(self, sink: Sink) -> None:
+        """Nothing more is delivered to `sink`."""
+        with self._lock:
+            if sink in self._sinks:
+                self._sinks.remove(sink)
 
     def _read_log(self, stderr: IO[bytes]) -> None:
         with contextlib.suppress(OSError, ValueError):
@@ -156,6 +185,9 @@ class StdioTransport:
                 self._broken = why
             for inbox in self._waiting.values():
                 inbox.put(None)
+            sinks, self._sinks = self._sinks, []
+        for sink in sinks:
+            sink.fail(no_more_events(why))
 
     def _failure(self, why: str) -> str:
         """`why`, with what the child last said on stderr: usually the reason."""
@@ -199,6 +231,17 @@ class StdioTransport:
             except subprocess.TimeoutExpired:
                 continue
         return -signal.SIGKILL
+
+
+class _Hearing(NamedTuple):
+    """One sink that is listening."""
+
+    transport: StdioTransport
+    sink: Sink
+
+    def end(self) -> None:
+        """It listens no more."""
+        self.transport.forget(self.sink)
 
 
 def _lines(pipe: IO[bytes], max_bytes: int) -> "collections.abc.Iterator[bytes | None]":

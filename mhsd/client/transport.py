@@ -3,7 +3,10 @@
 How a failure becomes an MHS code depends on the method, so the transports say only which of the two it was.
 """
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
+
+from mhsd.client.errors import MHSError
 
 MAX_ANSWER_BYTES = 16 * 1024 * 1024
 """A longer answer is not read: no result of the protocol comes near it."""
@@ -29,16 +32,37 @@ class Answer(NamedTuple):
     retry_after_s: float | None = None
 
 
+class Sink(Protocol):
+    """Takes the events of a session, in a thread of the transport."""
+
+    def deliver(self, event: Mapping[str, Any]) -> None:
+        """The params of one mhs.event."""
+
+    def fail(self, problem: MHSError) -> None:
+        """No more can be brought, and this is why."""
+
+
+class Source(Protocol):
+    """Brings the events of one session to a sink until it is ended."""
+
+    def end(self) -> None:
+        """Nothing more is brought."""
+
+
 class Transport(Protocol):
     """One way to one endpoint, usable from several threads at a time [TPT-057]."""
 
     name: str
+    url: str
     needs_hello: bool
     paced: bool
     """Whether the endpoint counts the requests that come this way."""
 
     def exchange(self, request_id: str, body: bytes, timeout_s: float) -> Answer:
         """Sends `body` and waits for the answer with `request_id`; raises NotSent or Lost."""
+
+    def events(self, session_id: str, sink: Sink) -> Source:
+        """Brings the events of a session to `sink`, from its first subscription on."""
 
     def close(self) -> None:
         """Gives back what the transport holds; later calls raise NotSent."""

@@ -1,0 +1,83 @@
+"""Code files: a session that stops the script at the first refusal [CORE-140].
+
+`mhsctl run` runs such a file and writes its ledger; run by `python` alone it does the same without a ledger.
+"""
+
+import os
+from collections.abc import Sequence
+from os import PathLike
+from typing import NamedTuple
+
+from mhsd.client.calls import DEFAULT_TIMEOUT_S
+from mhsd.client.code import CodeClient, client_of, connect
+from mhsd.client.code_session import CodeSession
+from mhsd.client.documents import Receipt
+from mhsd.client.endpoint import DEFAULT_ENDPOINT, Endpoint
+from mhsd.client.errors import MHSRejected
+from mhsd.client.requests import DEFAULT_TTL_S
+
+_GOOD = ("completed", "running")
+
+
+class Default(NamedTuple):
+    """What `mhsctl run` was told of the endpoint, for a `lab()` that names none."""
+
+    place: Endpoint | None = None
+    token: str | None = None
+    timeout_s: float = DEFAULT_TIMEOUT_S
+
+
+default = Default()
+"""Set by `mhsctl run` before it runs the code file."""
+
+
+class Lab(CodeSession):
+    """A session of a code file, with a client of its own; a context manager that closes both."""
+
+    waits = True
+    check = True
+    """Whether a receipt that is neither completed nor running raises MHSRejected."""
+
+    def _checked(self, receipt: Receipt) -> Receipt:
+        if self.check and receipt.status not in _GOOD:
+            raise MHSRejected(receipt)
+        return receipt
+
+    def close(self, reason: str | None = None) -> dict[str, object]:
+        """Ends the session and the connection; a child that ended badly is reported by ChildFailed."""
+        try:
+            return super().close(reason)
+        finally:
+            self.client.close()
+
+
+def lab(
+    endpoint: str | Sequence[str] | None = None,
+    *,
+    check: bool = True,
+    device_ids: str | Sequence[str] | None = None,
+    capabilities: Sequence[str] | None = None,
+    ttl_s: int = DEFAULT_TTL_S,
+    token_file: str | PathLike[str] | None = None,
+) -> Lab:
+    """Opens a session for a code file on `endpoint`, else on MHS_ENDPOINT, else on port 7400 of this machine.
+
+    Commands are followed to their final receipt, and one that is neither completed nor running raises MHSRejected,
+    which has the receipt; with `check=False` every receipt is returned.
+    """
+    client = _client(endpoint, token_file)
+    try:
+        opened = Lab(client, *client.open(device_ids, capabilities, None, ttl_s))
+    except BaseException:
+        client.close()
+        raise
+    opened.check = check
+    return opened
+
+
+def _client(endpoint: str | Sequence[str] | None, token_file: str | PathLike[str] | None) -> CodeClient:
+    if endpoint is None and token_file is None and default.place is not None:
+        # The token of the command line is for its endpoint and for no other.
+        return client_of(default.place, default.token, default.timeout_s)
+    place = endpoint or os.environ.get("MHS_ENDPOINT") or DEFAULT_ENDPOINT
+    return connect(place, token_file=token_file, timeout_s=default.timeout_s)

@@ -1,0 +1,116 @@
+"""The thread that brings server-sent events: reads, resumes after a break, and gives up when its budget is spent.
+
+A break is mended by a new connection with Last-Event-ID [TPT-018, TPT-061]; what the endpoint sends twice or has
+dropped meanwhile is for the subscriptions to sort out. What the endpoint refuses ends it at once.
+"""
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from mhsd.client.backoff import Backoff
+from mhsd.client.errors import MHSError, no_more_events
+from mhsd.client.sse import SseMessage, SseParser, SseTooLong
+from mhsd.client.transport import Lost, NotSent, Sink
+
+QUIET_S = 90.0
+"""A stream that brings nothing for so long, not even the endpoint's comments, is taken for broken."""
+
+_STEADY_S = 30.0
+"""A connection that lasted so long gives the whole budget of attempts back, as an event does."""
+
+
+class Stream(Protocol):
+    """One connection."""
+
+    def read(self, timeout_s: float) -> bytes: ...
+    def cut(self) -> None: ...
+    def close(self) -> None: ...
+
+
+Opened = Callable[[str], Stream]
+"""Opens a connection that goes on after this Last-Event-ID; NotSent, Lost or MHSError."""
+
+
+class SseSource:
+    """One stream of one session, from now until `end`."""
+
+    def __init__(self, open_stream: Opened, sink: Sink, backoff: Backoff | None = None) -> None:
+        self._open_stream = open_stream
+        self._sink = sink
+        self._backoff = backoff or Backoff()
+        self._last_event_id = ""
+        self._stream: Stream | None = None
+        self._ended = threading.Event()
+        self._lock = threading.Lock()
+        threading.Thread(target=self._run, name="mhs-events", daemon=True).start()
+
+    def end(self) -> None:
+        """Nothing more is brought."""
+        self._ended.set()
+        with self._lock:
+            if self._stream is not None:
+                self._stream.cut()
+
+    def _run(self) -> None:
+        while not self._ended.is_set():
+            at_least_s = 0.0
+            try:
+                self._read_one()
+                why = "the endpoint closed the stream"
+            except (NotSent, Lost, SseTooLong) as problem:
+                why = str(problem)
+            except MHSError as refusal:
+                if not refusal.mhs_code.startswith("MHS.LIMIT."):
+                    self._give_up(refusal)
+                    return
+                why = str(refusal)
+                at_least_s = _retry_after_s(refusal)
+            pause_s = self._backoff.pause_s(at_least_s)
+            if pause_s is None:
+                self._give_up(no_more_events(why))
+                return
+            self._ended.wait(pause_s)
+
+    def _give_up(self, problem: MHSError) -> None:
+        if not self._ended.is_set():
+            self._sink.fail(problem)
+
+    def _read_one(self) -> None:
+        """One connection, to its end."""
+        stream = self._open_stream(self._last_event_id)
+        with self._lock:
+            self._stream = stream
+        opened_mono_s = time.monotonic()
+        parser = SseParser()
+        try:
+            # `end` cuts the stream that it sees, or has set this before the stream was there to be seen.
+            while not self._ended.is_set() and (piece := stream.read(QUIET_S)):
+                for message in parser.feed(piece):
+                    self._take(message)
+                    self._backoff.reset()
+        finally:
+            with self._lock:
+                self._stream = None
+            stream.close()
+            if time.monotonic() - opened_mono_s > _STEADY_S:
+                self._backoff.reset()
+
+    def _take(self, message: SseMessage) -> None:
+        self._last_event_id = message.id
+        if message.event != "mhs.event":
+            return
+        try:
+            notification = json.loads(message.data)
+        except (ValueError, RecursionError):
+            return  # Its number is missing then, which is reported as a gap.
+        params = notification.get("params") if isinstance(notification, dict) else None
+        if isinstance(params, dict):
+            self._sink.deliver(params)
+
+
+def _retry_after_s(refusal: MHSError) -> float:
+    retry_after_ms = refusal.details.get("retry_after_ms")
+    return retry_after_ms / 1000 if isinstance(retry_after_ms, int) else 0.0

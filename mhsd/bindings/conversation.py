@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol
+from collections.abc import Awaitable, Callable
 
 import attrs
 import trio
@@ -19,6 +18,7 @@ import trio
 from mhsd.bindings.outgoing import Outgoing, WriteNow
 from mhsd.protocol.dispatch import Dispatch, Exchange
 from mhsd.protocol.peer import Peer
+from mhsd.services.subscriptions import EventStream
 from mhsd.wire.framing import mentions_stop
 
 log = logging.getLogger("mhsd.conversation")
@@ -27,28 +27,6 @@ _MOST_STOP_ANSWERS = 4096
 _SLICE_S = 0.001
 _EVENT_BYTES = 65536
 _NEARLY_EMPTY_BYTES = 16384
-
-
-class Delivery(Protocol):
-    """One event: a whole notification."""
-
-    @property
-    def message(self) -> bytes:
-        """Its bytes."""
-
-
-class EventStream(Protocol):
-    """The events of one connection."""
-
-    @property
-    def ended(self) -> bool:
-        """Whether no more will come than can be taken now."""
-
-    async def wait(self) -> None:
-        """Return when there is something to take, or it has ended."""
-
-    def take(self, max_bytes: int) -> Sequence[Delivery]:
-        """What is due, in order."""
 
 
 @attrs.frozen
@@ -78,14 +56,12 @@ class Conversation:
         frame: Callable[[bytes], bytes],
         write_now: WriteNow | None = None,
         bounds: Bounds = STANDARD,
-        events: EventStream | None = None,
         on_gone: Callable[[], None] = lambda: None,
     ) -> None:
         self._door = door
         self._peer = peer
         self._frame = frame
         self._bounds = bounds
-        self._events = events
         self._on_gone = on_gone
         self.outgoing = Outgoing(send, write_now=write_now, on_progress=self._note_progress)
         self._backlog: deque[tuple[bytes, float]] = deque()
@@ -103,8 +79,8 @@ class Conversation:
             self._nursery = nursery
             nursery.start_soon(self.outgoing.run)
             nursery.start_soon(self._enter_backlog)
-            if self._events is not None:
-                nursery.start_soon(self._deliver, self._events)
+            if self._peer.events is not None:
+                nursery.start_soon(self._deliver, self._peer.events)
 
     # Taking in
 
@@ -128,9 +104,14 @@ class Conversation:
         else:
             self._changed.unpark_all()
 
+    @property
+    def is_full(self) -> bool:
+        """Whether as much is read ahead as may be."""
+        return self._backlog_bytes > self._bounds.read_ahead_bytes
+
     async def keep_up(self) -> None:
-        """Wait while as much is read ahead as may be."""
-        while self._backlog_bytes > self._bounds.read_ahead_bytes:
+        """Wait while it is full."""
+        while self.is_full:
             await self._changed.park()
 
     async def entered(self) -> None:
@@ -195,10 +176,15 @@ class Conversation:
         self.outgoing.put(self._frame(exchange.body))
 
     async def answered(self) -> None:
-        """Wait until every answer is written, or the peer is gone."""
+        """Wait until every answer is written, and every event that there is, or the peer is gone."""
         self._ending = True
-        while not self.outgoing.gone and (self._in_flight or self.outgoing.count or self._backlog):
+        while not self.outgoing.gone and self._has_work():
             await self._changed.park()
+
+    def _has_work(self) -> bool:
+        events = self._peer.events
+        is_heard = events is None or not events.has_more
+        return bool(self._in_flight or self.outgoing.count or self._backlog) or not is_heard
 
     def _note_room(self) -> None:
         """Wake who may wait for fewer unanswered messages; mostly nobody does, and waking costs a step each."""
@@ -218,10 +204,10 @@ class Conversation:
 
     async def _deliver(self, events: EventStream) -> None:
         """Hand events over while the peer takes them; what does not fit stays where it is bounded [EVT-006]."""
-        is_last = False
-        while not is_last:
+        while not events.ended or events.has_more:
             await events.wait()
             await self.outgoing.room(_NEARLY_EMPTY_BYTES)
-            is_last = events.ended
-            for delivery in events.take(_EVENT_BYTES):
-                self.outgoing.put(self._frame(delivery.message))
+            taken = events.take(_EVENT_BYTES)
+            if taken:
+                self.outgoing.put(b"".join(self._frame(delivery.message) for delivery in taken))
+            self._note_room()

@@ -38,6 +38,7 @@ class Outgoing:
         """Bytes that the system has not taken yet."""
         self.gone = False
         """Whether the peer reads no more; what is put in from then on is dropped."""
+        self._ended = False
 
     @property
     def count(self) -> int:
@@ -46,7 +47,7 @@ class Outgoing:
 
     def put(self, piece: bytes) -> None:
         """Write the piece now or, behind what is there already, as soon as the peer takes it."""
-        if self.gone:
+        if self.gone or self._ended:
             return
         if self._write_now is not None and not self.count:
             # The writer has nothing to do, so no other piece can be cut by this one.
@@ -82,6 +83,10 @@ class Outgoing:
             self._writing = 0
             self.size -= len(data)
             self._note_progress()
+
+    def end(self) -> None:
+        """Nothing may follow what is in by now; what is put in later is dropped."""
+        self._ended = True
 
     async def room(self, most_bytes: int) -> None:
         """Wait until no more than this is left, or the peer is gone."""

@@ -7,6 +7,7 @@ row the same way, so that no path can forget a check [TPT-010].
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 import attrs
@@ -87,6 +88,12 @@ def credential(caller: Caller, request: h11.Request, site: Site) -> Peer:
     return caller.peer(request.headers, site.tokens)
 
 
+def lasting(caller: Caller, request: h11.Request, site: Site) -> Peer:
+    """As `credential`, for what lives longer than a request: the peer can be asked again who it is."""
+    recheck = partial(credential, caller, request, site)
+    return attrs.evolve(recheck(), recheck=recheck)
+
+
 NOBODY = Peer(Principal("nobody", "service"), "reader", "http")
 
 
@@ -112,8 +119,8 @@ class Upgrade:
     """A connection that goes on in another protocol. Who takes it over writes all that is written from here on."""
 
     stream: trio.abc.Stream
-    raw_head: bytes
-    """Every byte that was read for this request, the head and what has followed it: to be read again."""
+    ahead: bytes
+    """What has been read already of that which followed the head of the request."""
     request: h11.Request
     peer: Peer
     site: Site

@@ -73,6 +73,8 @@ class Stdio:
                         await trio.sleep_forever()
             finally:
                 self._talk.outgoing.gone = True  # The descriptors are about to be closed.
+                if self._peer.events is not None:
+                    self._peer.events.close()
                 if self._search is not None:
                     self._search.abandon()
 
@@ -144,6 +146,7 @@ def open_stdio(door: Dispatch, identity: Identity, pipes: Pipes, *, max_line_byt
         needs_hello=True,
         remembers_ids=True,
         rate_exempt=True,
+        events=door.events(),
     )
     receive, send = open_streams(pipes)
     # A descriptor that a stream has made non-blocking can be written to without a task that waits.

@@ -26,6 +26,7 @@ from mhsd.protocol.peer import FREE, Peer, stop_only
 from mhsd.protocol.search import Engaged, StopSearch, engage
 from mhsd.protocol.stops import Stop, find_stops, mentions_stop
 from mhsd.services.endpoint import Endpoint
+from mhsd.services.subscriptions import EventStream
 from mhsd.wire.json_text import decode, decode_lenient, encode, encode_error, encode_reply, size_fault
 from mhsd.wire.jsonrpc import Batch, Malformed, Notification, Request, parse_message
 from mhsd.wire.params import structure
@@ -82,6 +83,16 @@ class Dispatch:
     def refuse(fault: Fault, status: int, retry_after_ms: int | None = None) -> Exchange:
         """The refusal of something that never became a message, with id null."""
         return Exchange(encode_error(None, fault.error()), status, retry_after_ms)
+
+    def events(self) -> EventStream:
+        """Where the events go of the subscriptions that are made on one connection."""
+        return self.endpoint.subscriptions.connection()
+
+    def charge(self, peer: Peer) -> None:
+        """Count what is no message against the rate of its sender; LIMIT.RATE_EXCEEDED where it is too much."""
+        wait_s = None if peer.rate_exempt else self._rate.take(peer.principal.id, 1, trio.current_time())
+        if wait_s is not None:
+            raise rate_exceeded(f"{self.endpoint.limits.max_rate_per_s} requests", wait_s)
 
     def search(self, peer: Peer) -> StopSearch:
         """For a message that is longer than allowed: what a binding feeds it to before it refuses it."""

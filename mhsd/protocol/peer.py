@@ -1,11 +1,12 @@
 """Who is at the other end of a connection, and what that connection remembers.
 
-A binding makes one `Peer` for a connection (stdio) or for a request (HTTP) from what the transport has
+A binding makes one `Peer` for a connection (stdio, WebSocket) or for a request (HTTP) from what the transport has
 authenticated; nothing in it ever comes from a message [TPT-058].
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 import attrs
@@ -15,7 +16,7 @@ from mhsd.services.subscriptions import EventStream
 
 PrincipalKind = Literal["agent", "human", "service"]
 Role = Literal["reader", "client", "operator"]
-Binding = Literal["stdio", "http"]
+Binding = Literal["stdio", "http", "ws"]
 
 FREE = frozenset({"mhs.hello", "mhs.safety.estop", "mhs.safety.status"})
 """What a peer may call before its hello, and one that may only stop at all."""
@@ -36,12 +37,16 @@ class Principal:
         return {"id": self.id, "kind": self.kind}
 
 
+Recheck = Callable[[], "Peer"]
+"""Raises where the sender is nobody any more."""
+
+
 @attrs.define(eq=False)
 class Peer:
     """One authenticated sender of messages.
 
     `devices` and `capabilities` are the grants of its token, None where the token limits neither.
-    `needs_hello` and `remembers_ids` hold on connections that order their messages (stdio), not on HTTP.
+    `needs_hello` and `remembers_ids` hold on connections that order their messages (stdio, WebSocket), not on HTTP.
     """
 
     principal: Principal
@@ -55,11 +60,20 @@ class Peer:
     capabilities: tuple[str, ...] | None = None
     events: EventStream | None = None
     """Where the events of subscriptions go that are made on this connection; None where they are read elsewhere."""
+    recheck: Recheck | None = None
+    """Says again who the sender is, where a connection lives longer than what it was opened with may be valid."""
     stop_only: bool = False
     """It may say hello, stop and read the safety status, and nothing else."""
     greeted: bool = False
     """Set by the first good hello; until then a peer that needs one may only stop and read status."""
     _recent_ids: dict[str | int, None] = attrs.field(factory=dict, init=False, repr=False)
+
+    def has_rights_of(self, other: Peer) -> bool:
+        """Whether this is the same principal and may do the same things."""
+        return all(
+            getattr(self, name) == getattr(other, name)
+            for name in ("principal", "role", "devices", "capabilities", "stop_only")
+        )
 
     def remember_id(self, request_id: str | int) -> bool:
         """Note the id of a request; False where this connection has used it before [PROTO-004]."""

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
+import attrs
 import trio
 import trio.testing
 
@@ -58,6 +61,72 @@ class Search:
         pass
 
 
+@attrs.frozen
+class Sent:
+    """An event as the endpoint's own streams deliver it."""
+
+    subscription_id: str
+    seq: int
+    message: bytes
+
+
+class Events:
+    """A stream of events that a test feeds; it honours the contract of `EventStream`."""
+
+    def __init__(self) -> None:
+        self.ended = False
+        self.takes: list[int] = []
+        """How many bytes of messages each `take` has given."""
+        self._waiting: deque[Sent] = deque()
+        self._news = trio.Event()
+
+    def push(self, *events: Sent) -> None:
+        self._waiting += events
+        self._news.set()
+
+    def end(self) -> None:
+        self.ended = True
+        self._news.set()
+
+    async def wait(self) -> None:
+        if not self._waiting and not self.ended:
+            self._news = trio.Event()
+            await self._news.wait()
+
+    def take(self, max_bytes: int = 65536) -> list[Sent]:
+        taken: list[Sent] = []
+        size = 0
+        while self._waiting and size < max_bytes:
+            taken.append(self._waiting.popleft())
+            size += len(taken[-1].message)
+        self.takes.append(size)
+        return taken
+
+
+class EventStreams:
+    """Honours the contract of `Dispatch.streams`, and says what was asked for and which streams are open."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[Peer, str, str | None, Mapping[str, int]]] = []
+        self.opened: list[Events] = []
+        self.open_now = 0
+        self.refusal: Fault | None = None
+
+    @contextmanager
+    def open(
+        self, peer: Peer, session_id: str, *, only: str | None, after: Mapping[str, int]
+    ) -> Iterator[Events]:
+        self.asked.append((peer, session_id, only, after))
+        if self.refusal is not None:
+            raise self.refusal
+        self.opened.append(Events())
+        self.open_now += 1
+        try:
+            yield self.opened[-1]
+        finally:
+            self.open_now -= 1
+
+
 class EchoDoor:
     """Honours the contract of `Dispatch`: echoes at once, or on release, and notes what came in which order."""
 
@@ -72,10 +141,17 @@ class EchoDoor:
         self.left = trio.Event()
         self.gate_was_held: list[bool] = []
         self.searches: list[Search] = []
+        self.streams = EventStreams()
 
     def search(self, peer: Peer) -> Search:
         self.searches.append(Search())
         return self.searches[-1]
+
+    def events(self) -> None:
+        return None
+
+    def charge(self, peer: Peer) -> None:
+        self.charged.append(peer)
 
     def begin(
         self, body: bytes, peer: Peer, received_mono_s: float | None = None
@@ -133,6 +209,8 @@ class Client:
     def __init__(self, stream: trio.abc.HalfCloseableStream) -> None:
         self.stream = stream
         self._buffer = bytearray()
+        self._body = bytearray()
+        self._is_chunked = False
 
     async def send(self, data: bytes) -> None:
         await self.stream.send_all(data)
@@ -164,6 +242,44 @@ class Client:
             answer.body = bytes(self._buffer[:length])
             del self._buffer[:length]
             return answer
+
+    async def events(
+        self, query: str = "?session_id=s", *headers: str, path: str = "/mhs/v1/events", version: str = "1.1"
+    ) -> Answer:
+        """Ask for a stream of events: the head of the answer. Its events come by `block`."""
+        await self.send(
+            "\r\n".join([f"GET {path}{query} HTTP/{version}", "Host: localhost", *headers, "", ""]).encode()
+        )
+        answer = await self.answer()
+        self._is_chunked = answer.headers.get("transfer-encoding") == "chunked"
+        return answer
+
+    async def block(self) -> str:
+        """The next block of an event stream, without the blank line; EOFError where the stream has ended."""
+        with trio.fail_after(10):
+            while b"\n\n" not in self._body:
+                await self._more_body()
+            block, _, self._body[:] = self._body.partition(b"\n\n")
+            return block.decode()
+
+    async def _more_body(self) -> None:
+        if not self._is_chunked:
+            self._body += self._buffer
+            self._buffer.clear()
+            if b"\n\n" not in self._body:
+                await self._more()
+            return
+        while b"\r\n" not in self._buffer:
+            await self._more()
+        size = int(self._buffer.partition(b"\r\n")[0], 16)
+        start = self._buffer.index(b"\r\n") + 2
+        while len(self._buffer) < start + size + 2:
+            await self._more()
+        assert self._buffer[start + size : start + size + 2] == b"\r\n"
+        self._body += self._buffer[start : start + size]
+        del self._buffer[: start + size + 2]
+        if size == 0:
+            raise EOFError
 
     async def _more(self) -> None:
         data = await self.stream.receive_some(65536)

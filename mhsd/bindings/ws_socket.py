@@ -1,0 +1,121 @@
+"""trio-websocket on a stream that the front hands over: what is different here from how the library does it.
+
+The library reads frames, answers pings and does both handshakes. Three things are done otherwise. Messages are
+handed on piece by piece as they come, so that their length is counted in bytes and a stop is found in one that is too
+long. Nothing that is written waits for the peer, so that reading never waits for a peer that does not read. And a
+peer that sends what is no WebSocket is told so by a close frame, which the library leaves out.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Awaitable, Callable
+
+import trio
+from trio_websocket import WebSocketConnection
+from wsproto import ConnectionType, WSConnection
+from wsproto.connection import ConnectionState
+from wsproto.events import BytesMessage, CloseConnection, TextMessage
+
+from mhsd.bindings.outgoing import Outgoing
+
+_READ_BYTES = 65536
+_SLICE_BYTES = 4096
+"""The library handles all frames of what it has read before anybody else runs, and a frame can be six bytes long."""
+
+_MOST_PONG_BYTES = 16384
+"""A peer that reads no pongs gets no more of them once so much waits to be written."""
+
+_TEXT, _CLOSE, _PONG = 0x81, 0x88, 0x8A
+
+Piece = TextMessage | BytesMessage
+
+
+def text_frame(message: bytes) -> bytes:
+    """One unfragmented text frame of a server; the library's own way to it costs a lock and three copies."""
+    size = len(message)
+    if size < 126:
+        return struct.pack("!BB", _TEXT, size) + message
+    if size < 65536:
+        return struct.pack("!BBH", _TEXT, 126, size) + message
+    return struct.pack("!BBQ", _TEXT, 127, size) + message
+
+
+def masked_size(message_bytes: int) -> int:
+    """How long the one frame is in which a client sends a message of this length."""
+    return message_bytes + (6 if message_bytes < 126 else 8 if message_bytes < 65536 else 14)
+
+
+class Wire(trio.abc.Stream):
+    """The library's view of the connection: what it reads is cut in slices, what it writes is put in order."""
+
+    def __init__(self, stream: trio.abc.Stream, opening: bytes, ahead: bytes, outgoing: Outgoing) -> None:
+        self._stream = stream
+        self._opening = opening
+        self._ahead = ahead
+        self._outgoing = outgoing
+        self._opened = trio.Event()
+        self.slice_bytes = 0
+        """How much the library was given last."""
+
+    def open(self) -> None:
+        """Let the frames through; until the library has accepted it would take them for HTTP."""
+        self._opened.set()
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes:
+        """The request, then the next frames."""
+        if self._opening:
+            opening, self._opening = self._opening, b""
+            return opening
+        if not self._opened.is_set():
+            await self._opened.wait()
+        if self._ahead:
+            await trio.lowlevel.checkpoint()
+        else:
+            self._ahead = bytes(await self._stream.receive_some(_READ_BYTES))
+        taken, self._ahead = self._ahead[:_SLICE_BYTES], self._ahead[_SLICE_BYTES:]
+        self.slice_bytes = len(taken)
+        return taken
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        """Put one frame in order, or the answer to the request. A close frame is the last."""
+        await trio.lowlevel.checkpoint()
+        if data[0] == _PONG and self._outgoing.size > _MOST_PONG_BYTES:
+            return
+        self._outgoing.put(bytes(data))
+        if data[0] == _CLOSE:
+            self._outgoing.end()
+
+    async def wait_send_all_might_not_block(self) -> None:
+        """Writing never waits."""
+        await trio.lowlevel.checkpoint()
+
+    async def aclose(self) -> None:
+        """Leaves the connection open: what is on its way is still written, and then the front closes it."""
+        await trio.lowlevel.checkpoint()
+
+
+class Socket(WebSocketConnection):
+    """One WebSocket, the server's side. Uses names of trio-websocket 0.12 that are not its public ones."""
+
+    def __init__(self, wire: Wire, on_piece: Callable[[Piece], Awaitable[None]]) -> None:
+        super().__init__(wire, WSConnection(ConnectionType.SERVER))
+        self._on_piece = on_piece
+
+    async def accept(self, subprotocol: str) -> None:
+        """Answer the request, with no extension."""
+        request = await self._get_request()
+        await request.accept(subprotocol=subprotocol)
+
+    async def read(self) -> None:
+        """Read frames until the connection is closed, by whichever side, or broken."""
+        await self._reader_task()
+
+    async def _handle_message_event(self, event: Piece) -> None:
+        await self._on_piece(event)
+
+    async def _handle_close_connection_event(self, event: CloseConnection) -> None:
+        if self._wsproto.state is ConnectionState.OPEN:
+            # Not a close frame: the peer has sent something that cannot be read.
+            await self._send(CloseConnection(code=event.code, reason=event.reason))
+        await super()._handle_close_connection_event(event)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mhsd import MHS_VERSION, SPEC_VERSION
-from mhsd.bindings.site import RPC, SCHEMAS
+from mhsd.bindings.site import EVENTS, RPC, SCHEMAS
 from mhsd.core.heads import ALGORITHM
 from mhsd.services.endpoint import NOT_CERTIFIED, SERVER, Endpoint
 from mhsd.wire.json_text import encode
@@ -25,7 +25,7 @@ def descriptor(endpoint: Endpoint, *, url: str | None, auth: Sequence[str], show
         "spec_version": SPEC_VERSION,
         "server": SERVER,
         "implementation": SERVER,
-        "transports": {"stdio": {}} if url is None else {"http": _http(url)},
+        "transports": {"stdio": {}} if url is None else _http(url),
         "auth": list(auth),
         "features": [NOT_CERTIFIED, *endpoint.features],
         "safety": {"certified": False, "notice": NOT_CERTIFIED},
@@ -38,5 +38,8 @@ def descriptor(endpoint: Endpoint, *, url: str | None, auth: Sequence[str], show
     return encode(document)
 
 
-def _http(url: str) -> dict[str, str]:
-    return {"url": url, "rpc": url + RPC, "schema": url + SCHEMAS + "{ref}"}
+def _http(url: str) -> dict[str, dict[str, str]]:
+    return {
+        "http": {"url": url, "rpc": url + RPC, "schema": url + SCHEMAS + "{ref}"},
+        "sse": {"url": url + EVENTS},
+    }

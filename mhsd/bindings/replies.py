@@ -15,6 +15,8 @@ from mhsd.protocol.dispatch import Exchange
 JSON = ("Content-Type", "application/json")
 NEVER_STORE = ("Cache-Control", "no-store")
 REVALIDATE = ("Cache-Control", "no-cache")
+UNBUFFERED = (("Cache-Control", "no-store, no-transform"), ("X-Accel-Buffering", "no"))
+"""For a stream: nobody on the way keeps, packs or gathers what it carries [TPT-019]."""
 _BUSY_RETRY_S = 1
 
 

@@ -22,6 +22,7 @@ from mhsd.bindings import checks, limits
 from mhsd.bindings.callers import UNKNOWN, Caller
 from mhsd.bindings.checks import Refused
 from mhsd.bindings.limits import Lane
+from mhsd.bindings.lingering import linger
 from mhsd.bindings.replies import JSON, NEVER_STORE, Reply, busy, date, reply_of
 from mhsd.bindings.site import Site, Upgrade, Visit
 from mhsd.protocol.dispatch import Exchange
@@ -32,6 +33,7 @@ from mhsd.wire.json_text import bytes_exceeded
 log = logging.getLogger("mhsd.http")
 
 _READ_BYTES = 65536
+_SLICE_BYTES = 8192
 
 
 class Connection:
@@ -56,7 +58,6 @@ class Connection:
             self._timeout_s = min(self._timeout_s, limits.STOP_LANE_TIMEOUT_S)
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=limits.HEAD_BYTES)
         self._method = b""
-        self._raw: list[bytes] = []
         self._chunks = 0
         self._draining = False
         self._receiving: trio.CancelScope | None = None
@@ -98,7 +99,7 @@ class Connection:
                 self.is_answering = False
                 self._on_answered()
             if self._http.our_state is not h11.DONE or self._http.their_state is not h11.DONE:
-                await self._linger()
+                await linger(self._stream)
                 return
             self._http.start_next_cycle()
 
@@ -106,9 +107,8 @@ class Connection:
 
     async def _head(self) -> h11.Request | None:
         """The head of the next request; None where the client is done or silent, or must give way."""
-        ahead = self._http.trailing_data[0]
-        begun = bool(ahead)
-        self._method, self._chunks, self._raw = b"", 0, [ahead]
+        begun = bool(self._http.trailing_data[0])
+        self._method, self._chunks = b"", 0
         with trio.move_on_after(self._timeout_s) as self._receiving:
             while True:
                 event = self._next_event()
@@ -118,7 +118,6 @@ class Connection:
                 if data and not begun:
                     begun = True
                     self._receiving.deadline = trio.current_time() + self._timeout_s
-                self._raw.append(data)
                 self._http.receive_data(data)
         if isinstance(event, h11.Request):
             self._method = event.method
@@ -257,7 +256,8 @@ class Connection:
     def upgrade(self, visit: Visit) -> Upgrade:
         """Hand the connection over to another protocol; nothing is read or written here from then on."""
         self.is_answering = True
-        return Upgrade(self._stream, b"".join(self._raw), visit.request, visit.peer, self.site, self.leaving)
+        ahead = self._http.trailing_data[0]
+        return Upgrade(self._stream, ahead, visit.request, visit.peer, self.site, self.leaving)
 
     async def call(self, body: bytes, peer: Peer) -> Reply | None:
         """The answer of the door; stops pass the gate [CORE-183]."""
@@ -315,27 +315,40 @@ class Connection:
         with trio.fail_after(self._timeout_s):
             await self._stream.send_all(data)
 
+    async def begin(self, *headers: tuple[str, str]) -> None:
+        """Send the head of a reply whose end is not known yet; `write` its body, then `end` it."""
+        self.is_answering = True
+        own = [*headers, ("Date", date(int(time.time()))), ("Connection", "close")]
+        response = h11.Response(status_code=200, headers=own, reason=HTTPStatus.OK.phrase)
+        await self._send_slices(self._http.send(response) or b"")
+
+    async def write(self, data: bytes) -> None:
+        """Send a piece of the body at once; raises TooSlowError at a client that has stopped reading."""
+        await self._send_slices(self._http.send(h11.Data(data=data)) or b"")
+
+    async def end(self) -> None:
+        """End the body."""
+        await self._send_slices(self._http.send(h11.EndOfMessage()) or b"")
+
+    async def _send_slices(self, data: bytes) -> None:
+        """A client that reads slowly has its time for each slice; only one that has stopped runs out of it."""
+        for at in range(0, len(data), _SLICE_BYTES):
+            with trio.fail_after(self._timeout_s):
+                await self._stream.send_all(data[at : at + _SLICE_BYTES])
+
+    async def until_gone(self) -> None:
+        """Return when the client has closed its side, or has sent far more than its request."""
+        left = limits.LINGER_BYTES
+        with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+            while left > 0 and (data := await self._read(_READ_BYTES)):
+                left -= len(data)
+
     async def _refuse(self, refused: Refused) -> None:
         exchange = self.site.door.refuse(refused.fault, refused.status)
         log.debug("refused: %d %s", refused.status, refused.fault.message)
         reply = Reply(refused.status, exchange.body or b"", (JSON, NEVER_STORE, *refused.headers))
         await self._send(reply, close=True)
-        await self._linger()
-
-    async def _linger(self) -> None:
-        """Close our half, then read and drop what comes: a reset would take the answer from the client."""
-        with (
-            trio.move_on_after(limits.LINGER_S),
-            suppress(trio.BrokenResourceError, trio.ClosedResourceError),
-        ):
-            if isinstance(self._stream, trio.SocketStream):
-                await self._stream.send_eof()
-            left = limits.LINGER_BYTES
-            while left > 0:
-                data = await self._read(_READ_BYTES)
-                if not data:
-                    return
-                left -= len(data)
+        await linger(self._stream)
 
 
 async def serve_rpc(visit: Visit) -> Reply | None:

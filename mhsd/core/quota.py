@@ -1,6 +1,6 @@
-"""How many requests a principal may send: a token bucket each [TPT-020].
+"""How many requests a principal may send, and how many streams it may hold [TPT-017, TPT-020].
 
-The bucket is a rule and no clock: the caller says what time it is, in monotonic seconds.
+A bucket of tokens is a rule and no clock: the caller says what time it is, in monotonic seconds.
 """
 
 from __future__ import annotations
@@ -49,3 +49,25 @@ class RateLimiter:
         for principal_id, bucket in list(self._buckets.items()):
             if now - bucket.filled_mono_s >= full_after_s:
                 del self._buckets[principal_id]
+
+
+@attrs.define
+class Places:
+    """At most `limit` of something at a time for each principal by itself."""
+
+    limit: int
+    _taken: dict[str, int] = attrs.field(factory=dict, init=False, repr=False)
+
+    def take(self, principal_id: str) -> bool:
+        """Take a place, to be given back by `leave`; False where the principal has all of its places."""
+        taken = self._taken.get(principal_id, 0)
+        if taken >= self.limit:
+            return False
+        self._taken[principal_id] = taken + 1
+        return True
+
+    def leave(self, principal_id: str) -> None:
+        """Give a place back."""
+        self._taken[principal_id] -= 1
+        if not self._taken[principal_id]:
+            del self._taken[principal_id]

@@ -143,7 +143,7 @@ class _Daemon:
             devices=self._devices,
             store=store,
             limits=Limits.of(config),
-            features=("stdio" if config.stdio else "http", "batch"),
+            features=(*(("stdio",) if config.stdio else ("http", "sse")), "batch"),
             armed=armed_paths(config),
             operator_configured=self._tokens.operator_configured,
             stop_grace_s=config.stop_grace_s,

@@ -247,11 +247,14 @@ def test_the_descriptor_says_how_to_authenticate_and_shows_no_devices_to_strange
         assert sha256(b"secret-of-ann").hexdigest() not in json.dumps(descriptor)
 
 
+BINDINGS = ("stdio", "http", "sse", "ws", "mcp")
+
+
 def test_descriptor_and_hello_name_the_same_bindings(shared: Callable[[str], Lab]) -> None:
     """[TPT-002]"""
     lab = shared("http")
     descriptor, hello = descriptor_of(lab), lab.hello()
     assert descriptor["features"] == hello["features"]
-    assert list(descriptor["transports"]) == [name for name in hello["features"] if name in ("http", "stdio")]
+    assert list(descriptor["transports"]) == [name for name in hello["features"] if name in BINDINGS]
     for name in ("endpoint_id", "mhs_version", "protocol_versions", "server", "safety", "devices"):
         assert descriptor[name] == hello[name]

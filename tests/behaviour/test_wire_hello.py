@@ -75,7 +75,8 @@ def test_features_name_what_this_process_serves_and_nothing_else(lab: Lab) -> No
     features = lab.call("mhs.hello", client=CLIENT, protocol_versions=["1.0"], features=["mcp", "sse"])[
         "features"
     ]
-    assert sorted(features) == sorted({"MHS.SAFETY.NOT_CERTIFIED", "batch", lab.binding})
+    bindings = {"http": {"http", "sse"}, "stdio": {"stdio"}}[lab.binding]
+    assert sorted(features) == sorted({"MHS.SAFETY.NOT_CERTIFIED", "batch", *bindings})
 
 
 def test_limits_are_advertised_with_their_defaults(lab: Lab) -> None:

@@ -105,7 +105,7 @@ def test_over_http_the_ready_line_is_the_one_line_on_stdout_and_says_where_it_se
     }
     status, body = request(line["url"], "POST", "/mhs/v1/rpc", hello())
     assert status == 200
-    assert json.loads(body)["result"]["features"] == ["MHS.SAFETY.NOT_CERTIFIED", "http", "batch"]
+    assert json.loads(body)["result"]["features"] == ["MHS.SAFETY.NOT_CERTIFIED", "http", "sse", "batch"]
     code, out, _ = end(process)
     assert (code, out) == (0, b"")
 
@@ -117,12 +117,13 @@ def test_the_descriptor_is_what_its_schema_says_and_names_what_is_served(start: 
     descriptor = json.loads(body)
     assert status == 200
     validator(descriptor)
-    assert list(descriptor["transports"]) == ["http"]
+    assert list(descriptor["transports"]) == ["http", "sse"]
     assert descriptor["transports"]["http"]["rpc"] == url + "/mhs/v1/rpc"
     assert descriptor["auth"] == ["local"]
     assert len(descriptor["devices"]) == 1
-    for path in ("/mhs/v1/events", "/mhs/v1/ws"):
-        assert request(url, "GET", path)[0] == 404
+    assert descriptor["transports"]["sse"]["url"] == url + "/mhs/v1/events"
+    assert request(url, "GET", "/mhs/v1/events")[0] == 400
+    assert request(url, "GET", "/mhs/v1/ws")[0] == 404
 
 
 def validator(document: Any) -> None:

@@ -192,7 +192,7 @@ async def test_a_wrong_method_is_405_and_names_the_right_one(
         "/mhs/v1/RPC",
         "/mhs/v1/%72pc",
         "//mhs/v1/rpc",
-        "/mhs/v1/events",
+        "/mhs/v1/events/",
         "/mhs/v1/ws",
         "/mhs/v1/schema",
     ],

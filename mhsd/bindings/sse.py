@@ -1,0 +1,205 @@
+"""GET /mhs/v1/events: the events of one session as Server-Sent Events [TPT-016 to TPT-019].
+
+Decides who may have a stream, how events are framed, and when a stream is over. What is delivered, from where on and
+with which gaps is decided by the endpoint's subscriptions; here no event is ever kept, so a client that does not read
+costs what its socket holds and gets a gap when it reads again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from contextlib import ExitStack
+from urllib.parse import parse_qsl
+
+import attrs
+import trio
+
+from mhsd.base.errors import Fault
+from mhsd.bindings import checks
+from mhsd.bindings.checks import Headers, Refused
+from mhsd.bindings.replies import UNBUFFERED
+from mhsd.bindings.rpc import Connection
+from mhsd.bindings.site import Visit
+from mhsd.services.subscriptions import EventStream
+
+KEEPALIVE_S = 15.0
+"""A comment is sent after so much silence, and the credential is looked at again as often [TPT-016, TPT-059]."""
+
+RETRY_MS = 3000
+"""How long a client should wait before it connects again [TPT-016]."""
+
+_TAKE_BYTES = 65536
+_KEEPALIVE = b": keepalive\n\n"
+_OPENING = b"retry: %d\n\n" % RETRY_MS
+_PARAMETERS = ("session_id", "subscription_id")
+_EVENT_ID = re.compile(rb"([\x21-\x7e]{1,128}):([0-9]{1,16})")
+_ACCEPTABLE = frozenset({b"text/event-stream", b"text/*", b"*/*"})
+_STATUS = {"SESSION": 403, "AUTH": 403, "LIMIT": 429}
+"""The HTTP status by the second part of an error's code; what is left is a subscription that is not there: 404."""
+
+
+@attrs.frozen
+class Wanted:
+    """What a request for events asks for."""
+
+    session_id: str
+    subscription_id: str | None
+    after: Mapping[str, int]
+    """The last seq that the client has, by subscription; empty where it has none [TPT-018]."""
+
+    @classmethod
+    def of(cls, target: bytes, headers: Headers) -> Wanted:
+        """Read it from the request's target and headers; Refused with 400 or 406 where that is not possible."""
+        _check_accept(headers)
+        named = _parameters(target)
+        session_id = named.get("session_id", "")
+        if not session_id:
+            raise checks.invalid(
+                400, "The request names no session.", f"Add ?{_PARAMETERS[0]}= with the id of your session."
+            )
+        return cls(session_id, named.get("subscription_id"), _last_event(headers))
+
+
+def _check_accept(headers: Headers) -> None:
+    """Refuse a client that says that it does not take event streams."""
+    ranges = [part for value in checks.values(headers, b"accept") for part in value.split(b",")]
+    if ranges and not any(_accepts(media_range) for media_range in ranges):
+        raise checks.invalid(
+            406, "Only an event stream is served here.", "Send the header Accept: text/event-stream."
+        )
+
+
+def _accepts(media_range: bytes) -> bool:
+    media_type, *parameters = media_range.lower().replace(b" ", b"").replace(b"\t", b"").split(b";")
+    excluded = any(re.fullmatch(rb"q=0(\.0*)?", parameter) for parameter in parameters)
+    return media_type in _ACCEPTABLE and not excluded
+
+
+def _parameters(target: bytes) -> dict[str, str]:
+    """The query, each parameter known and there once; nothing of it is ever repeated in an answer or a log."""
+    query = target.decode("latin-1").partition("?")[2].partition("#")[0]
+    try:
+        pairs = parse_qsl(
+            query, keep_blank_values=True, strict_parsing=bool(query), errors="strict", max_num_fields=8
+        )
+    except ValueError:
+        pairs = [("", "")]
+    names = [name for name, _ in pairs]
+    if len(set(names)) < len(names) or not set(names) <= set(_PARAMETERS):
+        raise checks.invalid(
+            400,
+            "The query of this request is not understood.",
+            f"Name {' and '.join(_PARAMETERS)} at most once each, and nothing else.",
+        )
+    return dict(pairs)
+
+
+def _last_event(headers: Headers) -> dict[str, int]:
+    found = checks.values(headers, b"last-event-id")
+    if found in ([], [b""]):
+        return {}
+    match = _EVENT_ID.fullmatch(found[0]) if len(found) == 1 else None
+    if match is None:
+        raise checks.invalid(
+            400,
+            "The Last-Event-ID is none of this endpoint.",
+            "Send the id of the last event as it came, or no Last-Event-ID to start with what is buffered.",
+        )
+    return {match[1].decode("ascii"): int(match[2])}
+
+
+def frame(subscription_id: str, seq: int, message: bytes) -> bytes:
+    """One event; `message` is one line [TPT-016, EVT-010]."""
+    return b"id: %b:%d\nevent: mhs.event\ndata: %b\n\n" % (subscription_id.encode(), seq, message)
+
+
+async def serve_events(visit: Visit) -> None:
+    """Stream the events of a session until its client leaves, it ends, or the endpoint does [TPT-017]."""
+    wanted = Wanted.of(visit.request.target, visit.request.headers)
+    door = visit.connection.site.door
+    with ExitStack() as stack:
+        try:
+            events = stack.enter_context(
+                door.streams.open(
+                    visit.peer, wanted.session_id, only=wanted.subscription_id, after=wanted.after
+                )
+            )
+        except Fault as fault:
+            raise _refused(fault) from None
+        await Delivery(visit, events).run()
+
+
+def _refused(fault: Fault) -> Refused:
+    status = _STATUS.get(fault.mhs_code.split(".")[1], 404)
+    retry_after_ms = (fault.details or {}).get("retry_after_ms")
+    if retry_after_ms is None:
+        return Refused(status, fault)
+    return Refused(status, fault, ("Retry-After", str(-(-retry_after_ms // 1000))))
+
+
+class Delivery:
+    """Hands the events of one stream to one client."""
+
+    def __init__(self, visit: Visit, events: EventStream) -> None:
+        self._visit = visit
+        self._connection: Connection = visit.connection
+        self._events = events
+        self._is_over = False
+        self._waiting = trio.CancelScope()
+
+    async def run(self) -> None:
+        """Deliver until the stream is over; what the client has sent since its request is dropped."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._watch_client, nursery.cancel_scope)
+            nursery.start_soon(self._watch_front)
+            await self._connection.begin(("Content-Type", "text/event-stream"), *UNBUFFERED)
+            await self._connection.write(_OPENING)
+            await self._deliver()
+            await self._connection.end()
+            nursery.cancel_scope.cancel()
+
+    async def _deliver(self) -> None:
+        check_at = trio.current_time() + KEEPALIVE_S
+        while True:
+            is_over = self._is_over or self._events.ended
+            taken = self._events.take(_TAKE_BYTES)
+            if taken:
+                await self._connection.write(
+                    b"".join(frame(event.subscription_id, event.seq, event.message) for event in taken)
+                )
+            elif is_over:
+                return
+            else:
+                await self._wait()
+            if trio.current_time() >= check_at:
+                check_at = trio.current_time() + KEEPALIVE_S
+                if not self._is_still_allowed():
+                    return
+
+    async def _wait(self) -> None:
+        """Wait for more to do; at the end of a silence that is long enough, say that the stream lives."""
+        with trio.move_on_after(KEEPALIVE_S) as self._waiting:
+            if not self._is_over:
+                await self._events.wait()
+            return
+        if not self._is_over:
+            await self._connection.write(_KEEPALIVE)
+
+    def _is_still_allowed(self) -> bool:
+        """Whether the credential of the request is still worth what it was [TPT-059]."""
+        peer = self._visit.peer
+        assert peer.recheck is not None
+        try:
+            return peer.recheck().has_rights_of(peer)
+        except Refused:
+            return False
+
+    async def _watch_client(self, serving: trio.CancelScope) -> None:
+        await self._connection.until_gone()
+        serving.cancel()
+
+    async def _watch_front(self) -> None:
+        await self._connection.leaving.wait()
+        self._is_over = True
+        self._waiting.cancel()

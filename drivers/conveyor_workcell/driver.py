@@ -88,6 +88,10 @@ class Conveyor(Driver):
         state = self.state()
         return Reading({name: state[name] for name in resource_ids}, {"door_closed": self.world.door})
 
+    def telemetry_flows(self, resource_id: str) -> bool:
+        """The belt shows telemetry while it runs."""
+        return self.belt.running
+
     async def halt(self, reason: str) -> bool:
         """Belt stopped, valve closed, at once; nothing is waited for."""
         self.end_commands()

@@ -11,14 +11,14 @@ import attrs
 
 from mhsd.core.eventlog import Gap, seq_value
 from mhsd.wire.json_text import encode
-from mhsd.wire.params import Stream
+from mhsd.wire.params import LogLevel, Stream
 
 STREAMS: tuple[Stream, ...] = get_args(Stream)
 
 PER_RESOURCE: tuple[Stream, ...] = ("state", "telemetry")
 """The streams that a manifest declares for each resource."""
 
-LEVELS: Mapping[str, int] = {"debug": 10, "info": 20, "warning": 30, "error": 40}
+LEVELS: Mapping[LogLevel, int] = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 """The levels of the log stream, as Python's logging counts them."""
 
 

@@ -38,6 +38,15 @@ class Permit:
         }
 
 
+    def told(self) -> dict[str, str]:
+        """What the events of its device say of it."""
+        return {
+            "permit_id": self.permit_id,
+            "capability_id": self.capability_id,
+            "expires_at": self.expires_at,
+        }
+
+
 class PermitBook:
     """All permits of the endpoint. They end with the process; expired ones are dropped as new ones come."""
 

@@ -5,6 +5,7 @@ driver is called and never calls it with a refused command. The driver says what
 it is asked, and can bring the device to its safe state at any time.
 """
 
+import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, Protocol
 
@@ -85,6 +86,8 @@ class Driver:
     def __init__(self, settings: Settings) -> None:
         """Build the driver without any I/O; OptionInvalid for an option that cannot be used."""
         self.settings = settings
+        self.log = logging.getLogger("mhsd.driver" + settings.path.replace("/", "."))
+        """The device's own logger: what is written here, subscribers of its log stream get. Nothing secret."""
         self._running: set[trio.CancelScope] = set()
 
     async def open(self, nursery: trio.Nursery) -> None:
@@ -96,6 +99,13 @@ class Driver:
     async def read(self, resource_ids: Sequence[str]) -> Reading:
         """The current state of these resources and of all interlocks, asked of the device now [PROTO-024]."""
         raise NotImplementedError
+
+    def telemetry_flows(self, resource_id: str) -> bool:
+        """Whether the telemetry of a resource has anything to show now; asked often, so it may not wait [EVT-002].
+
+        A driver that overrides it spares the readings of what stands still.
+        """
+        return True
 
     async def invoke(self, call: Call) -> Outcome:
         """Carry out one command; ends early by Trio cancellation, or by `end_commands` as Cancelled."""

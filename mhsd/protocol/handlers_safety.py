@@ -149,6 +149,7 @@ def safety_permit(context: Context, params: SafetyPermitParams) -> dict[str, Any
         approvals=_approvals(context, params),
     )
     context.endpoint.permits.issue(permit, now_mono_s)
+    device.host.feed.note("permit.issued", permit.told(), resource_id=resource)
     return {
         "permit_id": permit.permit_id,
         "scope": permit.scope(),

@@ -198,6 +198,8 @@ class DeviceHost:
             ) from error
         if missing:
             raise unusable(f"the driver shows no state of {', '.join(missing)}")
+        if revision is None:
+            self.feed.saw_interlocks(reading.interlocks)
         return reading
 
     async def read_within(
@@ -238,8 +240,10 @@ class DeviceHost:
 
         Not for a resource that another mutation is changing: that one would miss its own change.
         """
-        for name in resource_ids:
-            self._known[name] = self.hash_of(name, reading.resources[name])
+        states = {name: reading.resources[name] for name in resource_ids}
+        for name, state in states.items():
+            self._known[name] = self.hash_of(name, state)
+        self.feed.show(states, self.revision, self.hash_of)
 
     def settle(self, reading: Reading | None, compared: Sequence[str], *, restored: bool = False) -> Change:
         """Move the revision by one when one of the compared resources changed; unreadable counts as changed [OP-009].
@@ -260,9 +264,11 @@ class DeviceHost:
             self.revision += 1
             return Change(before, self.revision, None)
         own = {name: hashes[name] for name in compared}
-        if restored or any(self._known.get(name) != value for name, value in own.items()):
+        moved = {name for name, value in own.items() if restored or self._known.get(name) != value}
+        if restored or moved:
             self.revision += 1
         self._known.update(own)
+        self.feed.show({name: states[name] for name in compared}, self.revision, self.hash_of, moved)
         return Change(before, self.revision, self.state_hash(reading))
 
     # Safety.
@@ -325,6 +331,7 @@ class DeviceHost:
         self.unconfirmed = Fault(
             "MHS.DEVICE.UNCONFIRMED", f"the state of {self.device_id} is not confirmed: {why}"
         )
+        self.feed.note("device.unconfirmed", {"reason": why})
 
     def wall(self) -> str:
         return rfc3339(self.clock.now())

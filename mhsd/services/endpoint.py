@@ -24,6 +24,7 @@ from mhsd.driver.loader import LoadedDevice
 from mhsd.services.device_host import STATE_READ_S, DeviceHost
 from mhsd.services.estop import EmergencyStop
 from mhsd.services.recordings import REPLAY_SEEK
+from mhsd.services.records import sent_records
 from mhsd.services.reset import Reset
 from mhsd.services.schemas import SchemaShelf
 from mhsd.services.served_device import ServedDevice, run_device
@@ -197,6 +198,7 @@ async def open_endpoint(
                 ids=ids,
             )
             nursery.start_soon(subscriptions.run)
+            sent = sent_records({device_id: device.host for device_id, device in served.items()})
             endpoint = Endpoint(
                 endpoint_id=endpoint_id,
                 devices=served,
@@ -228,7 +230,8 @@ async def open_endpoint(
             except StartError as error:
                 failure = error
             else:
-                yield endpoint
+                with sent:
+                    yield endpoint
             nursery.cancel_scope.cancel()
     if failure is not None:
         raise failure

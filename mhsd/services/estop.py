@@ -100,6 +100,7 @@ class EmergencyStop:
             reports.append(report)
             safety.stop_begins(device.device_id)
             self._nursery.start_soon(self._stop, report, request, latch_latency_ms, durable)
+        self._nursery.start_soon(self._tell, reports, request)
         self._nursery.start_soon(durable.write)
         answer = Promise()
         self._nursery.start_soon(self._record_contained, reports, request, answer)
@@ -113,6 +114,8 @@ class EmergencyStop:
         report.run.achieved = achieved
         report.run.done.set()
         latency_ms = _elapsed_ms(request.received_mono_s)
+        report.tell(request)
+        report.tell_outcome(latency_ms)
         with trio.move_on_after(SETTLE_S):
             for carriage in report.ended:
                 await carriage.concluded.wait()
@@ -127,6 +130,13 @@ class EmergencyStop:
             report.operations(),
         )
         report.done.set()
+
+    @staticmethod
+    async def _tell(reports: list["_Report"], request: StopRequest) -> None:
+        """A task of its own: the subscribers of a device are many, and its stop comes first."""
+        for report in reports:
+            report.tell(request)
+            await trio.lowlevel.checkpoint()
 
     async def _record_contained(
         self, reports: list["_Report"], request: StopRequest, answer: Promise
@@ -259,7 +269,32 @@ class _Report:
     stop: DeviceStop | None = None
     reading: Reading | None = None
     ended_stop: bool = False
+    has_told: bool = False
     done: trio.Event = attrs.Factory(trio.Event)
+
+    def tell(self, request: StopRequest) -> None:
+        """Tell subscribers that the stop is engaged, once, and before its outcome [CORE-184]."""
+        if not self.has_told:
+            self.has_told = True
+            self.device.host.feed.safety(
+                {
+                    "kind": "estop.engaged",
+                    "estop": "engaged",
+                    "reason": request.reason,
+                    "principal": dict(request.principal),
+                }
+            )
+
+    def tell_outcome(self, latency_ms: float) -> None:
+        """Tell subscribers whether the device has confirmed its safe state."""
+        self.device.host.feed.safety(
+            {
+                "kind": "estop.confirmed" if self.run.achieved else "estop.unconfirmed",
+                "estop": "engaged",
+                "safe_state_achieved": self.run.achieved,
+                "latency_ms": latency_ms,
+            }
+        )
 
     async def look(self) -> None:
         """Wait for the stop and read the state that it left; a hung device delays this by STATE_READ_S."""

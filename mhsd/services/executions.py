@@ -42,7 +42,7 @@ from mhsd.services.carriage import (
 from mhsd.services.device_host import DeviceHost
 from mhsd.services.native import call_driver
 from mhsd.services.overseer import Overseer
-from mhsd.store import CommandRow, StoreFailed, Ticket, VoidIntent
+from mhsd.store import CommandRow, Receipt, StoreFailed, Ticket, VoidIntent
 from mhsd.wire.json_text import Raw, encode
 
 log = logging.getLogger("mhsd.execution")
@@ -238,8 +238,9 @@ class Executions:
             details={"reason": "stop_grace_exceeded", "operation_id": operation.operation_id},
         )
         self.host.doubt(f"{carriage.attempt.capability_id} did not end within the stop grace")
-        ticket = self.store.put(final_entry(self.host, carriage, operation, Lost(fault), False, None))
-        self._nursery.start_soon(self._answer_from, carriage, operation, ticket)
+        entry = final_entry(self.host, carriage, operation, Lost(fault), False, None)
+        ticket = self.store.put(entry)
+        self._nursery.start_soon(self._answer_from, carriage, operation, entry, ticket)
 
     # The command's own task.
 
@@ -267,7 +268,7 @@ class Executions:
         operation = carriage.operation
         if operation is not None and not operation.concluded:
             entry = final_entry(self.host, carriage, operation, Failed(fault), False, None)
-            await self._answer_from(carriage, operation, self.store.put(entry))
+            await self._answer_from(carriage, operation, entry, self.store.put(entry))
         carriage.settle(fault)
 
     async def _carry(self, carriage: Carriage) -> None:
@@ -374,6 +375,19 @@ class Executions:
         self._running[operation.operation_id] = carriage
         self._unreserve(carriage)
         carriage.decided.set()
+        self._tell_of_dispatch(attempt, operation)
+
+    def _tell_of_dispatch(self, attempt: Attempt, operation: Operation) -> None:
+        feed = self.host.feed
+        feed.note_operation("operation.dispatched", operation)
+        feed.progress(operation)
+        if attempt.permit is not None:
+            feed.note("permit.used", attempt.permit.told(), resource_id=attempt.resource)
+
+    def _tell_of_end(self, operation: Operation, status: str, mhs_code: str | None) -> None:
+        """The last that is told of an operation; only after its receipt is durable, or can never be."""
+        self.host.feed.progress(operation, status)
+        self.host.feed.note_operation("operation.ended", operation, status=status, mhs_code=mhs_code)
 
     async def _native(self, carriage: Carriage, operation: Operation) -> Native:
         if carriage.binding.capability_id == DESCRIBE:
@@ -392,18 +406,25 @@ class Executions:
             operation.concluded = True
             self._running.pop(operation.operation_id, None)
             await self._refuse(carriage, native.fault, operation)
+            self._tell_of_end(operation, "rejected", native.fault.mhs_code)
             return
         safe, reading = await look_after(self.host, operation, native, self.end)
         if operation.concluded:
             return
-        ticket = self.store.put(final_entry(self.host, carriage, operation, native, safe, reading))
+        entry = final_entry(self.host, carriage, operation, native, safe, reading)
+        ticket = self.store.put(entry)
         self.host.slot.release(carriage.attempt)
-        await self._answer_from(carriage, operation, ticket)
+        await self._answer_from(carriage, operation, entry, ticket)
 
-    async def _answer_from(self, carriage: Carriage, operation: Operation, ticket: Ticket) -> None:
+    async def _answer_from(
+        self, carriage: Carriage, operation: Operation, entry: Receipt, ticket: Ticket
+    ) -> None:
         try:
-            carriage.settle((await ticket.wait())[-1].wire())
+            answer: Answer = (await ticket.wait())[-1].wire()
+            self._tell_of_end(operation, entry.body["status"], entry.body.get("error", {}).get("mhs_code"))
         except StoreFailed as error:
             log.critical("the final receipt of %s could not be written: %s", operation.operation_id, error)
-            carriage.settle(unstored_fault(operation))
+            answer = unstored_fault(operation)
+            self._tell_of_end(operation, "unknown", answer.mhs_code)
+        carriage.settle(answer)
         self._running.pop(operation.operation_id, None)

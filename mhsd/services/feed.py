@@ -7,6 +7,7 @@ declares for the stream; what does not fit is not sent.
 
 import logging
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Protocol
 
 import attrs
@@ -151,6 +152,17 @@ class Feed:
             if is_news:
                 self._send_state(name, state, revision, hash_of)
 
+    def begin(self, states: Mapping[str, Mapping[str, Any]], revision: int) -> None:
+        """Take these states as those that changes count from, where none is known yet."""
+        for name, state in states.items():
+            if name not in self._shown and self._subscribers["state"]:
+                with suppress(TypeError, ValueError):
+                    self._shown[name] = _Shown(encode(state), revision)
+
+    def unknown_states(self, resource_ids: Iterable[str]) -> tuple[str, ...]:
+        """Those of these resources that no state is known of, from which a change could be told."""
+        return tuple(name for name in resource_ids if name not in self._shown)
+
     def _send_state(
         self,
         name: str,
@@ -250,7 +262,8 @@ class Feed:
         if not self._subscribers["events"]:
             return
         attempt = operation.attempt
-        common = {"capability_id": attempt.capability_id, "long_running": operation.long_running, **members}
+        told = {"capability_id": attempt.capability_id, "long_running": operation.long_running, **members}
+        common = {name: value for name, value in told.items() if value is not None}
         ids = {"operation_id": operation.operation_id, "command_id": attempt.command_id}
         own: bytes | None = None
         foreign: bytes | None = None

@@ -108,6 +108,7 @@ async def _invoke(host: DeviceHost, operation: Operation, binding: Binding) -> N
 
     def progress(percent: float | None = None, ticks: int | None = None, message: str | None = None) -> None:
         operation.report(percent, ticks, message)
+        host.feed.progress(operation)
 
     call = Call(
         capability_id=attempt.capability_id,

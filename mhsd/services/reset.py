@@ -201,7 +201,10 @@ class Reset:
         # No checkpoint from here on: the latch and the receipt that reports it belong together.
         if not host.safety.clear(host.device_id, epoch):
             return self._failed(device, request, _overtaken())
-        host.unconfirmed = None
+        if host.unconfirmed is not None:
+            host.unconfirmed = None
+            host.feed.note("device.confirmed", {})
+        host.feed.safety({"kind": "estop.reset", "estop": "released", "principal": dict(request.principal)})
         log.warning("emergency stop of %s reset by %s", host.device_id, request.principal["id"])
         safety = host.manifest.safety
         output: dict[str, Any] = {

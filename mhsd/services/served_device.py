@@ -11,6 +11,7 @@ from mhsd.core.permits import PermitBook
 from mhsd.driver import DriverSignal, Reading
 from mhsd.services.device_host import DeviceHost
 from mhsd.services.executions import Executions
+from mhsd.services.polling import Poller
 from mhsd.services.recordings import open_recording
 from mhsd.wire.canonical import digest
 
@@ -89,6 +90,7 @@ async def run_device(
         if host.mode == "replay":
             await open_recording(host)
         nursery.start_soon(executions.overseer.run)
+        nursery.start_soon(Poller(host, executions.live).run)
         task_status.started(ServedDevice(host, executions, value, described))
 
 
@@ -118,6 +120,7 @@ async def _driver_tasks(
             f"the driver of {host.device_id} crashed",
             details={"exception_type": type(error).__name__},
         )
+        host.feed.note("device.crashed", {"exception_type": type(error).__name__})
         if not await host.halt("the driver crashed"):
             host.doubt("its driver crashed, and the safe state could not be confirmed")
     finally:

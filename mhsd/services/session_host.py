@@ -21,7 +21,7 @@ from mhsd.core.sessions import Session, grants_for
 from mhsd.services.carriage import Carriage
 from mhsd.services.served_device import ServedDevice
 from mhsd.services.subscriptions import Subscriptions
-from mhsd.wire.params import SessionOpenParams
+from mhsd.wire.params import EventKind, SessionOpenParams
 
 log = logging.getLogger("mhsd.session")
 
@@ -131,6 +131,7 @@ class SessionHost:
             approvals=tuple(attrs.asdict(approval) for approval in params.approvals),
         )
         self._live[session.session_id] = session
+        self._tell(session, "session.opened", {"mode": session.mode})
         self._nursery.start_soon(self._timer, session)
         return session
 
@@ -202,6 +203,7 @@ class SessionHost:
         self._remember(session)
         self._permits.release_session(session.session_id)
         self._subscriptions.end_session(session, discard=kind == "session_close")
+        self._tell(session, "session.ended", {"reason": session.state})
         ended: list[Carriage] = []
         gone = Fault(
             "MHS.SESSION.CLOSED" if session.state == "closed" else "MHS.SESSION.EXPIRED", "the session ended"
@@ -250,6 +252,12 @@ class SessionHost:
         finally:
             if held:
                 host.slot.let_go()
+
+    def _tell(self, session: Session, kind: EventKind, payload: Mapping[str, Any]) -> None:
+        """Tell whoever has subscribed to the events of its devices; its id is for its own principal alone."""
+        for device_id in session.device_ids:
+            feed = self._devices[device_id].host.feed
+            feed.note(kind, {"principal": dict(session.principal), **payload})
 
     def _remember(self, session: Session) -> None:
         now_mono_s = trio.current_time()

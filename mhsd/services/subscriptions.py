@@ -9,6 +9,7 @@ import heapq
 import itertools
 from collections import deque
 from collections.abc import Hashable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import attrs
@@ -29,6 +30,7 @@ from mhsd.core.events import (
 )
 from mhsd.core.pacing import Pacer
 from mhsd.core.sessions import Session
+from mhsd.services.device_host import DeviceHost
 from mhsd.services.feed import Feed
 from mhsd.services.selection import select
 from mhsd.services.served_device import ServedDevice
@@ -89,7 +91,24 @@ class Subscription:
         return [self._owner.devices[device_id].host.feed for device_id in self.session.device_ids]
 
     async def begin(self, patience_s: float) -> None:
-        """Let the devices' states be read that changes count from; what cannot be read in time comes later."""
+        """Read the states that changes count from; what cannot be read in time, is taken as it is read first."""
+        with trio.move_on_after(patience_s):
+            async with trio.open_nursery() as nursery:
+                for device_id in self.session.device_ids:
+                    nursery.start_soon(self._begin_with, self._owner.devices[device_id].host)
+
+    async def _begin_with(self, host: DeviceHost) -> None:
+        mine = [each for each in self.selections if each.device_id == host.device_id]
+        names = host.feed.unknown_states(
+            [each.resource_id for each in mine if each.stream == "state" and each.resource_id is not None]
+        )
+        if names or any(each.stream == "events" for each in mine):
+            revision = host.revision
+            with suppress(Fault):
+                reading = await host.read(names)
+                # A command that has ended meanwhile has told of its change itself.
+                if host.revision == revision:
+                    host.feed.begin({name: reading.resources[name] for name in names}, revision)
 
     # What the feeds call.
 

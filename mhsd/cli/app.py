@@ -14,7 +14,13 @@ from mhsd.cli.boundary import Interrupted, UsageProblem, guarded
 from mhsd.cli.cmd_serve import serve_command, with_bare_arm
 from mhsd.cli.table import COMMANDS, Command
 
-_GROUPS = {"session": "open, close or keep a session that outlives a command"}
+_GROUPS = {
+    "session": "open, list, close or keep a session that outlives a command",
+    "registry": "look through the local index of drivers and devices; alone it lists them",
+    "token": "make, list and revoke the tokens of a token file",
+}
+_BARE = {"registry": "list"}
+"""What a group does without the name of one of its commands."""
 _ABOUT = (
     "Look at, command and stop the devices of an MHS endpoint. Every command takes -e, --token-file, --json and "
     "--timeout after its name. Exit codes: 0 done, 1 refused or failed, 2 wrong command line, 3 endpoint not "
@@ -26,7 +32,17 @@ def main(program: str, argv: list[str]) -> int:
     """`mhsctl`."""
     if argv[:1] == ["serve"]:
         argv = with_bare_arm(argv)
-    return guarded(program, argv, lambda: run(_operators(), program, argv))
+    words = _with_bare_group(argv)
+    return guarded(program, argv, lambda: run(_operators(), program, words))
+
+
+def _with_bare_group(argv: list[str]) -> list[str]:
+    """`registry --json` is `registry list --json`; the group's own help stays the group's."""
+    if not argv or argv[0] not in _BARE or {"-h", "--help"} & set(argv):
+        return argv
+    if argv[1:] and not argv[1].startswith("-"):
+        return argv
+    return [argv[0], _BARE[argv[0]], *argv[1:]]
 
 
 def _operators() -> typer.Typer:

@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable
 
 from mhsd.cli import exits
+from mhsd.cli.advice import advice
 from mhsd.cli.terminal import begin, emit, failed_write, has_emitted, note, plain
 from mhsd.client.endpoint import BadEndpoint
 from mhsd.client.errors import MHSError, error
@@ -105,5 +106,5 @@ def report(program: str, problem: MHSError, *, as_json: bool) -> int:
         note(f"{program}: {plain(problem.message)}")
         note(f"  {plain(problem.mhs_code)}{http}")
         if problem.remediation:
-            note(f"  {plain(problem.remediation)}")
+            note(f"  {advice(problem.remediation)}")
     return exits.of_error(problem.mhs_code)

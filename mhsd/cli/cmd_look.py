@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from mhsd.cli import exits
+from mhsd.cli.boundary import UsageProblem
 from mhsd.cli.command import DeviceOption, SessionOption, client_command
 from mhsd.cli.link import Link
 from mhsd.cli.mutation import close_quietly, open_session
@@ -63,8 +64,14 @@ def describe(
     device: Annotated[
         str | None, typer.Argument(metavar="[DEVICE]", help="id, path or name; else all")
     ] = None,
+    also_device: Annotated[
+        str | None, typer.Option("--device", metavar="DEVICE", help="the same, as other commands spell it")
+    ] = None,
 ) -> int:
     """Everything about a device before it is used: mode, risk, gaps and trust first [TPT-050]."""
+    if device is not None and also_device not in (None, device):
+        raise UsageProblem(f"{device} and --device {also_device} are two devices; name one, or none for all")
+    device = device or also_device
     with link.client() as client:
         answered = client.hello()
         every = manifests(client)

@@ -1,18 +1,21 @@
-"""`session open|close|keep`: a session that outlives the command, for work over several commands."""
+"""`session open|list|close|keep`: a session that outlives the command, for work over several commands."""
 
 import sys
 import time
-from typing import Annotated
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
 
 import typer
 
-from mhsd.cli import exits
+from mhsd.cli import exits, sessions_here
 from mhsd.cli.boundary import UsageProblem
 from mhsd.cli.command import client_command
 from mhsd.cli.link import Link
 from mhsd.cli.mutation import SESSION_TTL_S, principal
 from mhsd.cli.targets import chosen, named
 from mhsd.cli.terminal import Paint, emit, note, plain, say, table, value
+from mhsd.client.client import Client
+from mhsd.client.errors import SessionError
 from mhsd.client.naming import devices_of, path_of
 from mhsd.client.session import Session
 
@@ -53,6 +56,7 @@ def session_open(
             ttl_s=ttl_s,
             approvals=[{"principal": {"id": person, "kind": "human"}} for person in approved_by or ()],
         )
+        _remember(link, client, session, used)
     if link.json:
         emit(session.grant)
         return exits.OK
@@ -78,11 +82,58 @@ def _grant_lines(session: Session) -> list[str]:
     )
 
 
+def _remember(link: Link, client: Client, session: Session, devices: Sequence[Mapping[str, Any]]) -> None:
+    ids = [str(device["device_id"]) for device in devices]
+    sessions_here.remember(session.session_id, link.address, client.hello().get("endpoint_id"), ids)
+
+
+@client_command
+def session_list(link: Link) -> int:
+    """The sessions that this user's commands have opened and left open at the endpoint, as far as they live.
+
+    No endpoint lists sessions, so they are noted here when they are opened; the endpoint is asked which of them
+    still live, which does not make them live longer.
+    """
+    recorded = sessions_here.records(link.address)
+    with link.client() as client:
+        answers = [(record, _operations_of(client, record["session_id"])) for record in recorded]
+    living = [{**record, "operations": len(open_)} for record, open_ in answers if open_ is not None]
+    sessions_here.forget({record["session_id"] for record, open_ in answers if open_ is None})
+    if link.json:
+        emit({"sessions": living})
+        return exits.OK
+    rows = [
+        [
+            plain(each["session_id"]),
+            plain(each["opened_at"]),
+            str(each["operations"]),
+            ", ".join(plain(path_of(device)) for device in each["devices"]),
+        ]
+        for each in living
+    ]
+    say(table(rows, ("SESSION", "OPENED AT", "RUNNING", "DEVICES")) if rows else "no session is open")
+    elsewhere = sorted({each["endpoint"] for each in sessions_here.records()} - {link.address})
+    if elsewhere:
+        note(f"more were opened at: {', '.join(map(plain, elsewhere))}; ask there with -e")
+    return exits.OK
+
+
+def _operations_of(client: Client, session_id: str) -> list[Any] | None:
+    """What runs in a session; None where the session is over or no longer this caller's."""
+    try:
+        answered = Session(client, session_id).call("mhs.operations.list", {"state": "running"})
+    except SessionError:
+        return None
+    operations = answered.get("operations")
+    return operations if isinstance(operations, list) else []
+
+
 @client_command
 def session_close(link: Link, session: SessionArgument) -> int:
     """Ends a session; what still runs in it is cancelled to the safe state."""
     with link.client() as client:
         answered = Session(client, session).close()
+    sessions_here.forget({session})
     if link.json:
         emit(answered)
         return exits.OK

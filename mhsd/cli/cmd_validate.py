@@ -30,6 +30,7 @@ _BY_MEMBERS = (
     ("server-info", ("mhs_version", "server")),
     ("endpoint-descriptor", ("transports",)),
     ("endpoints", ("endpoints",)),
+    ("registry", ("entries",)),
     ("device", ("risk_class", "bindings", "resources")),
     ("capability", ("capability_id", "input_schema", "output_schema")),
     ("device-list", ("devices",)),

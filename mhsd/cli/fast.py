@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 from mhsd.cli import exits
+from mhsd.cli.advice import advice
 from mhsd.cli.boundary import UsageProblem, guarded
 from mhsd.cli.everywhere import Ask, Found, ask_everywhere
 from mhsd.cli.link import Link
@@ -220,7 +221,7 @@ def _lines(found: Found, shown: _Shown, paint: Paint, *, first: bool) -> list[st
     return [
         *head,
         f"{paint('bad', shown.failed)}  {value(problem.mhs_code)}: {value(problem.message)}",
-        *([f"  {value(problem.remediation)}"] if problem.remediation else []),
+        *([f"  {advice(problem.remediation)}"] if problem.remediation else []),
     ]
 
 

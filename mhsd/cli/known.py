@@ -15,6 +15,7 @@ from mhsd.client.endpoint import BadEndpoint, Endpoint, StdioEndpoint, parse_end
 LIST_VARIABLE = "MHS_ENDPOINTS"
 FILE_VARIABLE = "MHS_ENDPOINTS_FILE"
 DEFAULT_FILE = "~/.mhs/endpoints.json"
+_FORMS = "as http://HOST:PORT, https://HOST:PORT, mhs://HOST:PORT or stdio:COMMAND"
 
 
 class Known(NamedTuple):
@@ -68,7 +69,8 @@ def _read(path: Path) -> list[Known]:
 
     document = json_file(path, "an endpoints file")
     for defect in compile_schema(schema_document("endpoints"), resolve=schema_document).errors(document):
-        raise UsageProblem(f"{path}: {defect['path'] or '/'} {defect['message']}")
+        forms = f", {_FORMS}" if defect["path"].endswith("/url") else ""
+        raise UsageProblem(f"{path}: {defect['path'] or '/'} {defect['message']}{forms}")
     entries = [_entry(path, number, entry) for number, entry in enumerate(document["endpoints"])]
     names = [entry.name for entry in entries if entry.name is not None]
     for number, name in enumerate(names):

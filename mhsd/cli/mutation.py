@@ -13,10 +13,11 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mhsd.cli import exits
+from mhsd.cli import exits, sessions_here
 from mhsd.cli.boundary import report
 from mhsd.cli.link import Link
-from mhsd.cli.render import progress_text, receipt_lines
+from mhsd.cli.progress import Progress
+from mhsd.cli.render import receipt_lines
 from mhsd.cli.targets import Target
 from mhsd.cli.terminal import Paint, emit, note, plain, say
 from mhsd.client.client import Client
@@ -137,7 +138,7 @@ class Mutation:
         """The receipt, printed, and whether it is the last word."""
         with session.kept_alive(_lost_session):
             job = _Job(session, self._method, self._params, self._deadline_s)
-            progress = _Progress(self._params.get("capability_id", self._method))
+            progress = Progress(self._params.get("capability_id", self._method))
             try:
                 receipt = self._sent(session, job, progress)
                 if self._wait and receipt.get("status") in ("accepted", "running"):
@@ -156,7 +157,7 @@ class Mutation:
             say(receipt_lines(receipt, Paint(sys.stdout)))
         return receipt, over
 
-    def _sent(self, session: Session, job: "_Job", progress: "_Progress") -> Receipt:
+    def _sent(self, session: Session, job: "_Job", progress: "Progress") -> Receipt:
         """The endpoint's answer; what takes long shows how far it is meanwhile."""
         watch = self._long_running and self._wait and progress.enabled
         which = {"command_id": self._params["command_id"], "device_id": self._target.device_id}
@@ -195,6 +196,9 @@ class Mutation:
             note("the endpoint ends with this command, which cancels what still runs")
             return
         expires, operation_id = self._what_lives(session)
+        if self._owned:
+            known = self._client.hello().get("endpoint_id")
+            sessions_here.remember(session.session_id, self._link.address, known, [self._target.device_id])
         words = [*self._again, "--session", session.session_id, "--command-id", self._params["command_id"]]
         follow = shlex.join(["mhsctl", *words, *self._link.words()])
         stop = shlex.join(["mhsctl", "session", "close", session.session_id, *self._link.words()])
@@ -250,35 +254,6 @@ class _Job(threading.Thread):
             raise self._problem
         assert self._receipt is not None
         return self._receipt
-
-
-class _Progress:
-    """One line on stderr that says how far an operation is, where stderr is a terminal."""
-
-    EVERY_S = 0.5
-
-    def __init__(self, name: str) -> None:
-        self.enabled = sys.stderr.isatty()
-        self._name = plain(name)
-        self._since_mono_s = time.monotonic()
-        self._shown = False
-
-    def show(self, receipt: Receipt) -> None:
-        """Replaces the line by what `receipt` says."""
-        if self.enabled:
-            progress = receipt.get("progress")
-            text = progress_text(progress if isinstance(progress, dict) else {})
-            seconds = time.monotonic() - self._since_mono_s
-            sys.stderr.write(f"\r\x1b[2K{self._name}  {text}  {seconds:.0f} s")
-            sys.stderr.flush()
-            self._shown = True
-
-    def clear(self) -> None:
-        """Takes the line away."""
-        if self._shown:
-            sys.stderr.write("\r\x1b[2K")
-            sys.stderr.flush()
-            self._shown = False
 
 
 def _lost_session(problem: MHSError) -> None:

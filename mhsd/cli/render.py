@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from mhsd.cli.advice import advice
 from mhsd.cli.terminal import Paint, plain, table, value
 from mhsd.client.naming import path_of
 
@@ -34,7 +35,7 @@ def _error(receipt: Mapping[str, Any]) -> list[list[str]]:
     for interlock in error.get("interlocks") or []:
         rows.append(["interlock", f"{value(interlock.get('id'))} {value(interlock.get('state'))}"])
     if error.get("remediation"):
-        rows.append(["what to do", value(error["remediation"])])
+        rows.append(["what to do", advice(error["remediation"])])
     return rows
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from mhsd.cli.advice import advice
 from mhsd.cli.terminal import Paint, plain, table, value
 from mhsd.client.naming import path_of
 
@@ -27,7 +28,7 @@ def _stop_facts(receipt: Mapping[str, Any], output: Mapping[str, Any]) -> list[s
     error = _object(receipt.get("error"))
     if error:
         facts.append(f"{value(error.get('mhs_code'))}: {value(error.get('message'))}")
-        facts.append(value(error.get("remediation") or "Use the instrument's own emergency stop."))
+        facts.append(advice(error.get("remediation") or "Use the instrument's own emergency stop."))
     if "latched" in output:
         durable = _DURABLE.get(str(output.get("latch_durable")), "")
         latched = f"latched{durable}" if output["latched"] else "not latched"
@@ -91,7 +92,7 @@ def _interlock(interlock: Mapping[str, Any], paint: Paint) -> str:
 def _status_details(entry: Mapping[str, Any]) -> list[str]:
     failure = _object(entry.get("error"))
     if failure:
-        return [value(failure.get("message")), value(failure.get("remediation") or "")]
+        return [value(failure.get("message")), advice(failure.get("remediation") or "")]
     details = []
     if entry.get("available") is False:
         details.append("not available: it takes no commands until an operator has looked at it")

@@ -3,7 +3,21 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-from mhsd.cli import cmd_act, cmd_evidence, cmd_look, cmd_safety, cmd_session, cmd_validate, cmd_version, fast
+from mhsd.cli import (
+    cmd_act,
+    cmd_completion,
+    cmd_discover,
+    cmd_evidence,
+    cmd_look,
+    cmd_ops,
+    cmd_registry,
+    cmd_safety,
+    cmd_session,
+    cmd_token,
+    cmd_validate,
+    cmd_version,
+    fast,
+)
 
 
 class Command(NamedTuple):
@@ -75,12 +89,31 @@ COMMANDS = (
         ),
     ),
     Command(
+        "ops",
+        cmd_ops.ops,
+        "list what runs, follow an operation or cancel it",
+        "Without an ID everything of yours that runs. --wait follows one to its final receipt; Ctrl-C then stops "
+        "waiting and leaves it running. --cancel stops it and waits until its device is in the safe state.",
+        (
+            "mhsctl ops",
+            "mhsctl ops op_01J8ZQ3W1B7M2N4P6R8S0T2V4Z --wait",
+            "mhsctl ops op_01J8ZQ3W1B7M2N4P6R8S0T2V4Z --cancel",
+        ),
+    ),
+    Command(
         "session open",
         cmd_session.session_open,
         "open a session and print its id",
         "It covers every command of the device unless -c or --read-only says less, and ends after --ttl seconds "
         "without a heartbeat.",
         ("mhsctl session open", "mhsctl session open --device conveyor-workcell -c 'cap.world.*' --ttl 3600"),
+    ),
+    Command(
+        "session list",
+        cmd_session.session_list,
+        "list the sessions that you have left open",
+        "Those that were opened by this program and this user at the endpoint, and that still live.",
+        ("mhsctl session list",),
     ),
     Command(
         "session close",
@@ -131,11 +164,75 @@ COMMANDS = (
         ),
     ),
     Command(
+        "discover",
+        cmd_discover.discover,
+        "list the endpoints that you know and see which answer",
+        "From MHS_ENDPOINTS (addresses, with commas between) and the endpoints file, and those of this machine. "
+        "Each HTTP endpoint is asked for its descriptor; a stdio: command is listed and never started. Listed does "
+        "not mean trusted. A name of the file can be given after -e.",
+        ("mhsctl discover", "mhsctl discover --file endpoints.json --json"),
+    ),
+    Command(
+        "registry list",
+        cmd_registry.registry_list,
+        "list the drivers and devices that are known here",
+        "",
+        ("mhsctl registry list", "mhsctl registry list --file registry.json --json"),
+    ),
+    Command(
+        "registry search",
+        cmd_registry.registry_search,
+        "find drivers and devices by words",
+        "Every word must occur in the name, the summary, a tag, a capability or another text of the entry.",
+        ("mhsctl registry search psu", "mhsctl registry search cap.motion simulated"),
+    ),
+    Command(
+        "registry show",
+        cmd_registry.registry_show,
+        "show one entry and the command that uses it",
+        "",
+        ("mhsctl registry show scpi-psu",),
+    ),
+    Command(
+        "token new",
+        cmd_token.token_new,
+        "mint a token, show it once, and add its hash to a token file",
+        "The daemon that has this file as its --token-file lets the token in from its next request on.",
+        (
+            "mhsctl token new --file tokens.toml --principal human:kim --kind human",
+            "mhsctl token new --file tokens.toml --principal agent:night-run --kind agent --expires 12h -o night.token",
+        ),
+    ),
+    Command(
+        "token list",
+        cmd_token.token_list,
+        "list who a token file lets in",
+        "",
+        ("mhsctl token list --file tokens.toml",),
+    ),
+    Command(
+        "token revoke",
+        cmd_token.token_revoke,
+        "take tokens out of a token file; they stop working at once",
+        "A session that was opened with a revoked token lives until it expires, but takes no request of it.",
+        (
+            "mhsctl token revoke human:kim --file tokens.toml",
+            "mhsctl token revoke 3f29c1d07a55 --file tokens.toml",
+        ),
+    ),
+    Command(
         "validate",
         cmd_validate.validate,
         "check a driver directory, or a document against its schema",
         "Nothing of the driver is run.",
         ("mhsctl validate ./my_driver", "mhsctl validate receipt.json --schema receipt"),
+    ),
+    Command(
+        "completion",
+        cmd_completion.completion,
+        "print the script that completes the commands in a shell",
+        "`mhsctl --install-completion` puts it where the shell finds it.",
+        ("mhsctl completion bash > ~/.local/share/bash-completion/completions/mhsctl",),
     ),
     Command("version", cmd_version.version, "show the versions", "", ("mhsctl version --json",)),
 )

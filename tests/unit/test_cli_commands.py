@@ -350,7 +350,7 @@ def test_a_first_ctrl_c_before_the_wait_ends_the_own_session(
     def interrupted(_: str) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("mhsd.cli.mutation._Progress", interrupted)
+    monkeypatch.setattr("mhsd.cli.mutation.Progress", interrupted)
     tiny = shell.endpoint(
         command=lambda _: receipt("running", operation_id="op_1"),
         operations_get=lambda _: receipt("running", operation_id="op_1"),

@@ -1,0 +1,37 @@
+"""How far an operation is, on one line of a terminal's stderr [MHSD-8-05]."""
+
+import sys
+import time
+
+from mhsd.cli.render import progress_text
+from mhsd.cli.terminal import plain
+from mhsd.client.session import Receipt
+
+
+class Progress:
+    """One line on stderr that says how far an operation is, where stderr is a terminal."""
+
+    EVERY_S = 0.5
+
+    def __init__(self, name: str) -> None:
+        self.enabled = sys.stderr.isatty()
+        self._name = plain(name)
+        self._since_mono_s = time.monotonic()
+        self._shown = False
+
+    def show(self, receipt: Receipt) -> None:
+        """Replaces the line by what `receipt` says."""
+        if self.enabled:
+            progress = receipt.get("progress")
+            text = progress_text(progress if isinstance(progress, dict) else {})
+            seconds = time.monotonic() - self._since_mono_s
+            sys.stderr.write(f"\r\x1b[2K{self._name}  {text}  {seconds:.0f} s")
+            sys.stderr.flush()
+            self._shown = True
+
+    def clear(self) -> None:
+        """Takes the line away."""
+        if self._shown:
+            sys.stderr.write("\r\x1b[2K")
+            sys.stderr.flush()
+            self._shown = False

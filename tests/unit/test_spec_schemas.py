@@ -434,6 +434,24 @@ DOCUMENTS: dict[str, dict[str, Any]] = {
         "snapshot_digest": ZEROS,
         "created_at": NOW,
     },
+    "event": {
+        "subscription_id": "sub_01J8ZQ3W0A7M2N4P6R8S0T2V4Z",
+        "seq": 1042,
+        "ts": NOW,
+        "stream": "state",
+        "device_id": RECEIPT["device_id"],
+        "resource_id": "world",
+        "revision": 77,
+        "state_hash": ZEROS,
+        "payload": {"tick": 77, "door": "closed", "estop": "released"},
+    },
+    "subscription-grant": {
+        "subscription_id": "sub_01J8ZQ3W0A7M2N4P6R8S0T2V4Z",
+        "seq_start": 1,
+        "streams": [{"stream": "state", "device_id": RECEIPT["device_id"], "resource_id": "world"}],
+        "expires_at": NOW,
+    },
+    "subscription-end": {"seq_end": 12, "delivered": 10, "dropped": 2},
     "operation-list": {
         "operations": [
             {
@@ -523,6 +541,12 @@ DOCUMENTS: dict[str, dict[str, Any]] = {
             {"name": "bench", "url": "http://127.0.0.1:7400", "token_file": "bench.token"},
             {"url": "mhs://lab-pc"},
             {"url": "stdio:mhsd --stdio conveyor-workcell", "cwd": "."},
+        ]
+    },
+    "registry": {
+        "entries": [
+            {"name": "stage", "kind": "driver", "summary": "XY stage", "target": "./stage", "tags": ["motion"]},
+            {"name": "psu-2", "kind": "device", "endpoint": "bench", "device": "/bench/psu", "risk_class": "R2"},
         ]
     },
 }

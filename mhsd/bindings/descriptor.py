@@ -7,13 +7,16 @@ from typing import Any
 
 from mhsd import MHS_VERSION, SPEC_VERSION
 from mhsd.bindings.site import EVENTS, RPC, SCHEMAS
+from mhsd.bindings.ws_upgrade import SUBPROTOCOL
 from mhsd.core.heads import ALGORITHM
 from mhsd.services.endpoint import NOT_CERTIFIED, SERVER, Endpoint
 from mhsd.wire.json_text import encode
 
 
-def descriptor(endpoint: Endpoint, *, url: str | None, auth: Sequence[str], shows_devices: bool) -> bytes:
-    """The document of an endpoint that is reached at `url`, or on stdio alone.
+def descriptor(
+    endpoint: Endpoint, *, url: str | None, ws_url: str | None, auth: Sequence[str], shows_devices: bool
+) -> bytes:
+    """The document of an endpoint that is reached at `url` and `ws_url`, or on stdio alone.
 
     It is read without a credential, so it `shows_devices` only where none is needed to see them.
     """
@@ -25,7 +28,7 @@ def descriptor(endpoint: Endpoint, *, url: str | None, auth: Sequence[str], show
         "spec_version": SPEC_VERSION,
         "server": SERVER,
         "implementation": SERVER,
-        "transports": {"stdio": {}} if url is None else _http(url),
+        "transports": {"stdio": {}} if url is None or ws_url is None else _network(url, ws_url),
         "auth": list(auth),
         "features": [NOT_CERTIFIED, *endpoint.features],
         "safety": {"certified": False, "notice": NOT_CERTIFIED},
@@ -38,8 +41,9 @@ def descriptor(endpoint: Endpoint, *, url: str | None, auth: Sequence[str], show
     return encode(document)
 
 
-def _http(url: str) -> dict[str, dict[str, str]]:
+def _network(url: str, ws_url: str) -> dict[str, dict[str, str]]:
     return {
         "http": {"url": url, "rpc": url + RPC, "schema": url + SCHEMAS + "{ref}"},
         "sse": {"url": url + EVENTS},
+        "ws": {"url": ws_url, "subprotocol": SUBPROTOCOL},
     }

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 import trio
@@ -27,18 +27,29 @@ _HANDSHAKE_S = 10.0
 _ENDS = (OSError, trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError)
 
 Listener = trio.SocketListener | trio.SSLListener[trio.SocketStream]
+ClientStream = trio.SocketStream | trio.SSLStream[trio.SocketStream]
 
 
 class Front:
     """Serves HTTP on its listeners until it is drained and closed."""
 
-    def __init__(self, site: Site, listeners: Sequence[Listener], *, url: str, max_connections: int) -> None:
+    def __init__(
+        self,
+        site: Site,
+        listeners: Sequence[Listener],
+        *,
+        url: str,
+        ws_url: str | None = None,
+        max_connections: int,
+        further: Mapping[Listener, Site] | None = None,
+    ) -> None:
         self.url = url
         """Where clients find it."""
+        self.ws_url = ws_url
+        """Where they find WebSocket."""
         self.ended = trio.Event()
         """Never set: HTTP goes on until it is drained."""
-        self._site = site
-        self._listeners = listeners
+        self._listeners = {**dict.fromkeys(listeners, site), **(further or {})}
         self._slots = ConnectionSlots(max_connections)
         self._connections: dict[Connection, Lane] = {}
         self._accepting = trio.CancelScope()
@@ -59,8 +70,8 @@ class Front:
             async with trio.open_nursery() as connections:
                 with self._accepting:
                     async with trio.open_nursery() as accepting:
-                        for listener in self._listeners:
-                            accepting.start_soon(self._accept, listener, connections)
+                        for listener, site in self._listeners.items():
+                            accepting.start_soon(self._accept, listener, site, connections)
                 for listener in self._listeners:
                     with trio.CancelScope(shield=True, deadline=trio.current_time() + 1):
                         await listener.aclose()
@@ -89,7 +100,7 @@ class Front:
         self._accepting.cancel()
         self._serving.cancel()
 
-    async def _accept(self, listener: Listener, connections: trio.Nursery) -> None:
+    async def _accept(self, listener: Listener, site: Site, connections: trio.Nursery) -> None:
         while True:
             try:
                 stream = await listener.accept()
@@ -101,7 +112,7 @@ class Front:
             if lane is None:
                 await trio.aclose_forcefully(stream)
             else:
-                connections.start_soon(self._guard, stream, lane)
+                connections.start_soon(self._guard, stream, site, lane)
 
     def _lane(self) -> Lane | None:
         """A place for one more connection. Where the stop lane is full, its longest waiter makes room."""
@@ -112,10 +123,10 @@ class Front:
                     return self._slots.enter_in_place()
         return lane
 
-    async def _guard(self, stream: trio.SocketStream | trio.SSLStream[trio.SocketStream], lane: Lane) -> None:
+    async def _guard(self, stream: ClientStream, site: Site, lane: Lane) -> None:
         """One connection, from its first byte to its last; never raises but to be cancelled."""
         try:
-            await self._serve(stream, lane)
+            await self._serve(stream, site, lane)
         except* _ENDS as ends:
             log.debug("a connection ended: %r", ends.exceptions[0])
         except* Exception:
@@ -126,20 +137,20 @@ class Front:
             self._slots.leave()
             await trio.aclose_forcefully(stream)
 
-    async def _serve(self, stream: trio.SocketStream | trio.SSLStream[trio.SocketStream], lane: Lane) -> None:
+    async def _serve(self, stream: ClientStream, site: Site, lane: Lane) -> None:
         caller = UNKNOWN
         if isinstance(stream, trio.SSLStream):
-            _tune(stream.transport_stream.socket, self._site.socket_timeout_s)
-            with trio.fail_after(min(_HANDSHAKE_S, self._site.socket_timeout_s)):
+            _tune(stream.transport_stream.socket, site.socket_timeout_s)
+            with trio.fail_after(min(_HANDSHAKE_S, site.socket_timeout_s)):
                 await stream.do_handshake()
             caller = Caller(certificate=_certificate(stream))
         elif stream.socket.family == socket.AF_UNIX:
             caller = Caller(uid=uid_of(stream))
         else:
-            _tune(stream.socket, self._site.socket_timeout_s)
+            _tune(stream.socket, site.socket_timeout_s)
         connection = Connection(
             stream,
-            self._site,
+            site,
             lane=lane,
             caller=caller,
             on_answered=self._note_answered,

@@ -29,6 +29,8 @@ RPC = "/mhs/v1/rpc"
 EVENTS = "/mhs/v1/events"
 DESCRIPTOR = "/.well-known/mhs.json"
 SCHEMAS = "/mhs/v1/schema/"
+WS = "/mhs/v1/ws"
+WS_TICKET = "/mhs/v1/ws-ticket"
 
 
 @attrs.frozen

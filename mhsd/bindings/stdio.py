@@ -34,6 +34,7 @@ class Stdio:
     """Serves the one peer at the other end of two streams, which it closes at the end."""
 
     url = None
+    ws_url = None
 
     def __init__(
         self,

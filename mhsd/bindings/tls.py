@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import attrs
 import trio
 
 from mhsd.base.errors import StartError
@@ -22,6 +23,16 @@ _BACKLOG = 128
 _NOT_HERE = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
 
 Address = tuple[socket.AddressFamily, str]
+
+
+@attrs.frozen
+class Listening:
+    """What an endpoint listens on."""
+
+    addresses: list[Address]
+    http: list[Listener]
+    ws: list[Listener]
+    """The listeners of WebSocket alone; where there are none it is on those of HTTP."""
 
 
 async def resolve(host: str) -> list[Address]:

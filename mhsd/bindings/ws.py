@@ -25,7 +25,7 @@ from mhsd.bindings.checks import Refused
 from mhsd.bindings.conversation import Bounds, Conversation
 from mhsd.bindings.lingering import linger
 from mhsd.bindings.replies import JSON, NEVER_STORE, Reply
-from mhsd.bindings.site import Site, Upgrade, Visit, lasting
+from mhsd.bindings.site import WS, WS_TICKET, Route, Site, Upgrade, Visit, lasting
 from mhsd.bindings.tickets import EXPIRES_IN_S, MOST_TICKETS, Tickets, shown_in
 from mhsd.bindings.ws_socket import Piece, Socket, Wire, masked_size, text_frame
 from mhsd.bindings.ws_upgrade import SUBPROTOCOL, opening
@@ -96,6 +96,15 @@ class WebSockets:
         await Session(visit.connection.upgrade(visit), first).run()
 
 
+def websocket_routes() -> dict[str, Route]:
+    """The paths of WebSocket, with tickets of their own."""
+    sockets = WebSockets(Tickets())
+    return {
+        WS: Route("GET", sockets.serve, authenticate=sockets.authenticate),
+        WS_TICKET: Route("POST", sockets.issue, authenticate=lasting),
+    }
+
+
 def _charge(visit: Visit) -> None:
     """Neither a ticket nor a connection is a message, but each counts as one [TPT-020]."""
     try:
@@ -115,6 +124,8 @@ class Session:
         self._peer = attrs.evolve(upgrade.peer, events=self._door.events())
         self._can_be_revoked = upgrade.site.tokens.configured
         self._most_bytes = upgrade.site.max_request_bytes
+        self._reading = trio.CancelScope()
+        self._read_all = trio.Event()
         self._over = trio.Event()
         self._farewell: tuple[int, str] | None = None
         self._talk = Conversation(
@@ -173,6 +184,8 @@ class Session:
                 with trio.move_on_after(_ANSWERS_S):
                     await self._talk.answered()
             await self._socket.aclose(code, reason)
+        self._reading.cancel()
+        await self._read_all.wait()
         await self._talk.outgoing.room(0)
         await linger(self._stream)
 
@@ -212,11 +225,13 @@ class Session:
     # Reading
 
     async def _read(self) -> None:
-        try:
-            await self._socket.read()
-        except LocalProtocolError:
-            # A ping that crossed our close frame: the library answers it although nothing may follow that frame.
-            log.debug("a ping came after the end")
+        with self._reading:
+            try:
+                await self._socket.read()
+            except LocalProtocolError:
+                # A ping that crossed our close frame: the library answers it although nothing may follow that frame.
+                log.debug("a ping came after the end")
+        self._read_all.set()
         self._over.set()
 
     async def _receive(self, piece: Piece) -> None:

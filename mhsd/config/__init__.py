@@ -82,6 +82,17 @@ class Config:
             "integer", "Transport", "Port to listen on, 0 picks one", metavar="PORT", minimum=0, maximum=65535
         ),
     )
+    ws_port: int | None = field(
+        default=None,
+        metadata=_about(
+            "integer",
+            "Transport",
+            "Port of a listener for WebSocket alone, 0 picks one; without it WebSocket is on --port",
+            metavar="PORT",
+            minimum=0,
+            maximum=65535,
+        ),
+    )
     tls_cert: Path | None = field(default=None, metadata=_file("Transport", "Certificate chain, PEM"))
     tls_key: Path | None = field(default=None, metadata=_file("Transport", "Private key, PEM"))
     client_ca: Path | None = field(
@@ -198,6 +209,11 @@ class Config:
         config = cls(**values)
         config._check()
         return config
+
+    @property
+    def has_ws_listener(self) -> bool:
+        """Whether WebSocket has a listener of its own; two ports that are to be picked are two ports."""
+        return self.ws_port is not None and (self.ws_port == 0 or self.ws_port != self.port)
 
     def is_armed(self, path: str) -> bool:
         """Whether the device at this path may actuate hardware."""

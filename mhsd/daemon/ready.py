@@ -14,7 +14,7 @@ _USUAL_URL = "http://127.0.0.1:7400"
 _STEP = "cap.world.step.v1"
 
 
-def announce(url: str | None, endpoint: Endpoint, *, wants_hints: bool) -> None:
+def announce(url: str | None, ws_url: str | None, endpoint: Endpoint, *, wants_hints: bool) -> None:
     """One JSON line that says that everything is up: on stdout, or on stderr where stdout is the protocol's.
 
     People see what to try next on stderr, where it is a terminal or `wants_hints` says so.
@@ -22,7 +22,7 @@ def announce(url: str | None, endpoint: Endpoint, *, wants_hints: bool) -> None:
     ready = {
         "mhs_ready": True,
         "url": url,
-        "ws_url": None,
+        "ws_url": ws_url,
         "endpoint_id": endpoint.endpoint_id,
         "devices": len(endpoint.devices),
     }

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from mhsd.bindings.front import Front, Listener
     from mhsd.bindings.local import LocalSocket
     from mhsd.bindings.stdio import Stdio
-    from mhsd.bindings.tls import Address
+    from mhsd.bindings.tls import Listening
 
 log = logging.getLogger("mhsd.daemon")
 
@@ -87,14 +87,14 @@ class _Daemon:
         async with trio.open_nursery() as nursery:
             await nursery.start(self._stop.watch_signals)
             with self._stop.starting:
-                addresses, listeners = await self._listen()
-                with self._open_socket(listeners) as local:
+                listening = await self._listen()
+                with self._open_socket(listening) as local:
                     async with (
                         held_links(self._devices, local.path.parent),
                         self._open_store() as store,
                         self._open_endpoint(store) as endpoint,
                     ):
-                        await self._serve(endpoint, addresses, listeners, local)
+                        await self._serve(endpoint, listening, local)
                         self._last_resort.start()
                 log.info("stopped")
             nursery.cancel_scope.cancel()
@@ -105,11 +105,11 @@ class _Daemon:
 
     # Parts
 
-    async def _listen(self) -> tuple[list[Address], list[Listener]]:
+    async def _listen(self) -> Listening | None:
         """The listening sockets, taken before any device is touched; none with --stdio."""
         config = self._config
         if config.stdio:
-            return [], []
+            return None
         from mhsd.bindings import tls
 
         addresses = await tls.resolve(config.host)
@@ -117,13 +117,17 @@ class _Daemon:
         context = None
         if config.tls_cert is not None:
             context = tls.server_context(config.tls_cert, config.tls_key, config.client_ca)
-        return addresses, await tls.listen(addresses, config.port, context)
+        listeners = await tls.listen(addresses, config.port, context)
+        ws_listeners: list[Listener] = []
+        if config.has_ws_listener and config.ws_port is not None:
+            ws_listeners = await tls.listen(addresses, config.ws_port, context)
+        return tls.Listening(addresses, listeners, ws_listeners)
 
-    def _open_socket(self, listeners: Sequence[Listener]) -> AbstractContextManager[LocalSocket]:
+    def _open_socket(self, listening: Listening | None) -> AbstractContextManager[LocalSocket]:
         """The local socket, by which the users of this machine reach every endpoint."""
         from mhsd.bindings import local, tls
 
-        kind = f"http-{tls.port_of(listeners)}" if listeners else "stdio"
+        kind = "stdio" if listening is None else f"http-{tls.port_of(listening.http)}"
         return local.local_socket(kind, self._config.socket_group, self._environ)
 
     def _open_store(self) -> AbstractAsyncContextManager[Store]:
@@ -143,41 +147,39 @@ class _Daemon:
             devices=self._devices,
             store=store,
             limits=Limits.of(config),
-            features=(*(("stdio",) if config.stdio else ("http", "sse")), "batch"),
+            features=(*(("stdio",) if config.stdio else ("http", "sse", "ws")), "batch"),
             armed=armed_paths(config),
             operator_configured=self._tokens.operator_configured,
             stop_grace_s=config.stop_grace_s,
         )
 
-    def _open_binding(
-        self, door: Dispatch, addresses: list[Address], listeners: list[Listener]
-    ) -> Front | Stdio:
-        config, endpoint = self._config, door.endpoint
+    def _open_binding(self, door: Dispatch, listening: Listening | None) -> Front | Stdio:
+        config = self._config
         if self._pipes is not None:
             from mhsd.bindings.stdio import open_stdio
 
             return open_stdio(door, self._tokens.local, self._pipes, max_line_bytes=config.max_request_bytes)
         from mhsd.bindings.http import open_http
 
-        return open_http(config, endpoint, door, self._tokens, addresses, listeners)
+        assert listening is not None
+        return open_http(config, door, self._tokens, listening)
 
     # Life
 
-    async def _serve(
-        self, endpoint: Endpoint, addresses: list[Address], listeners: list[Listener], socket: LocalSocket
-    ) -> None:
+    async def _serve(self, endpoint: Endpoint, listening: Listening | None, socket: LocalSocket) -> None:
         from mhsd.bindings.http import open_local
 
         async with trio.open_nursery() as nursery:
             door = Dispatch(endpoint)
-            binding = self._open_binding(door, addresses, listeners)
-            local = open_local(self._config, endpoint, door, self._tokens, socket, url=binding.url)
+            binding = self._open_binding(door, listening)
+            urls = binding.url, binding.ws_url
+            local = open_local(self._config, door, self._tokens, socket, urls=urls)
             nursery.start_soon(local.serve)
             nursery.start_soon(binding.serve)
             nursery.start_soon(self._watchdog)
             nursery.start_soon(self._stop.ask_after, binding.ended, "the input has ended")
             self._stop.started()
-            announce(binding.url, endpoint, wants_hints=self._wants_hints)
+            announce(*urls, endpoint, wants_hints=self._wants_hints)
             log.info("the local socket is %s", socket.path)
             self._notifier.ready(f"serving {len(endpoint.devices)} device(s) at {binding.url or 'stdio'}")
             # What exists now lives as long as the daemon; the collector need not look at it again.

@@ -75,7 +75,7 @@ def test_features_name_what_this_process_serves_and_nothing_else(lab: Lab) -> No
     features = lab.call("mhs.hello", client=CLIENT, protocol_versions=["1.0"], features=["mcp", "sse"])[
         "features"
     ]
-    bindings = {"http": {"http", "sse"}, "stdio": {"stdio"}}[lab.binding]
+    bindings = {"stdio"} if lab.binding == "stdio" else {"http", "sse", "ws"}
     assert sorted(features) == sorted({"MHS.SAFETY.NOT_CERTIFIED", "batch", *bindings})
 
 

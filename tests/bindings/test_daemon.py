@@ -99,13 +99,13 @@ def test_over_http_the_ready_line_is_the_one_line_on_stdout_and_says_where_it_se
     assert line == {
         "mhs_ready": True,
         "url": line["url"],
-        "ws_url": None,
+        "ws_url": f"ws{line['url'].removeprefix('http')}/mhs/v1/ws",
         "endpoint_id": "mhs://localhost:7400",
         "devices": 1,
     }
     status, body = request(line["url"], "POST", "/mhs/v1/rpc", hello())
     assert status == 200
-    assert json.loads(body)["result"]["features"] == ["MHS.SAFETY.NOT_CERTIFIED", "http", "sse", "batch"]
+    assert json.loads(body)["result"]["features"] == ["MHS.SAFETY.NOT_CERTIFIED", "http", "sse", "ws", "batch"]
     code, out, _ = end(process)
     assert (code, out) == (0, b"")
 
@@ -117,13 +117,15 @@ def test_the_descriptor_is_what_its_schema_says_and_names_what_is_served(start: 
     descriptor = json.loads(body)
     assert status == 200
     validator(descriptor)
-    assert list(descriptor["transports"]) == ["http", "sse"]
+    assert list(descriptor["transports"]) == ["http", "sse", "ws"]
     assert descriptor["transports"]["http"]["rpc"] == url + "/mhs/v1/rpc"
     assert descriptor["auth"] == ["local"]
     assert len(descriptor["devices"]) == 1
     assert descriptor["transports"]["sse"]["url"] == url + "/mhs/v1/events"
     assert request(url, "GET", "/mhs/v1/events")[0] == 400
-    assert request(url, "GET", "/mhs/v1/ws")[0] == 404
+    ws = {"url": f"ws{url.removeprefix('http')}/mhs/v1/ws", "subprotocol": "mhs.v1"}
+    assert descriptor["transports"]["ws"] == ws
+    assert request(url, "GET", "/mhs/v1/ws")[0] == 426
 
 
 def validator(document: Any) -> None:

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from mhsd.aclient import open_client as aconnect
     from mhsd.client.code import CodeClient as Client
     from mhsd.client.code import connect
+    from mhsd.client.code_session import CallOptions
     from mhsd.client.code_session import CodeSession as Session
     from mhsd.client.documents import Device, Event, Receipt
     from mhsd.client.errors import (
@@ -38,6 +39,7 @@ _HOMES = {
     "lab": "mhsd.client.lab:lab",
     "Client": "mhsd.client.code:CodeClient",
     "Session": "mhsd.client.code_session:CodeSession",
+    "CallOptions": "mhsd.client.code_session:CallOptions",
     "Lab": "mhsd.client.lab:Lab",
     "Subscription": "mhsd.client.events:Subscription",
     "Receipt": "mhsd.client.documents:Receipt",
@@ -57,6 +59,7 @@ __all__ = [
     "MHS_VERSION",
     "SPEC_VERSION",
     "AuthError",
+    "CallOptions",
     "Client",
     "Device",
     "Event",

@@ -7,7 +7,7 @@ as OutcomeUnknown. Ctrl-C while a command runs cancels it on the device and wait
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypedDict
 
 from mhsd.client.documents import Event, Receipt
 from mhsd.client.errors import MHSError, SessionError
@@ -27,6 +27,17 @@ if TYPE_CHECKING:
     from mhsd.client.code import CodeClient
 
 OnProgress = Callable[[Receipt], None]
+
+
+class CallOptions(TypedDict, total=False):
+    """What may be said of a command beside its input, for methods that hand it on."""
+
+    command_id: str
+    expected_revision: int
+    permit_id: str
+    deadline_ms: int
+    wait: bool
+    on_progress: OnProgress
 
 
 class CodeSession:
@@ -111,11 +122,14 @@ class CodeSession:
         permit_id: str | None = None,
         deadline_ms: int = DEFAULT_DEADLINE_MS,
         wait: bool | None = None,
+        on_progress: OnProgress | None = None,
     ) -> Receipt:
         """Sets fields of a resource and returns the receipt."""
         params: dict[str, Any] = {"resource_id": resource_id, "patch": patch}
         params |= {"expected_revision": expected_revision, "permit_id": permit_id}
-        return self._mutation("mhs.resource.write", params, device_id, command_id, deadline_ms, wait)
+        return self._mutation(
+            "mhs.resource.write", params, device_id, command_id, deadline_ms, wait, on_progress
+        )
 
     def restore(
         self,

@@ -237,27 +237,32 @@ def _binding_name(binding: Mapping[str, Any]) -> str:
 
 def _inputs(binding: Mapping[str, Any]) -> str:
     """The inputs of a binding with their units and the limits that are enforced."""
-    properties = _object(_object(binding.get("input_schema")).get("properties"))
-    limits = _object(binding.get("limits"))
-    return "; ".join(
-        _input(name, _object(schema), _object(limits.get(name))) for name, schema in properties.items()
-    )
+    fields = fields_of(_object(binding.get("input_schema")), _object(binding.get("limits")))
+    return "; ".join(f"{name} {text}".strip() for name, text in fields.items())
 
 
-def _input(name: str, schema: Mapping[str, Any], limits: Mapping[str, Any]) -> str:
+def fields_of(schema: Mapping[str, Any], limits: Mapping[str, Any]) -> dict[str, str]:
+    """The fields of an object's schema, each with its choices, its range and its unit; `limits` are narrower."""
+    properties = _object(schema.get("properties"))
+    return {name: _field(_object(sub), _object(limits.get(name))) for name, sub in properties.items()}
+
+
+def _field(schema: Mapping[str, Any], limits: Mapping[str, Any]) -> str:
     least, most = limits.get("min", schema.get("minimum")), limits.get("max", schema.get("maximum"))
+    choices = "|".join(map(str, _entries(schema.get("enum"))))
     span = (
-        f" {'' if least is None else least}..{'' if most is None else most}"
-        if (least, most) != (None, None)
-        else ""
+        ""
+        if (least, most) == (None, None)
+        else f"{'' if least is None else least}..{'' if most is None else most}"
     )
-    choices = f" {'|'.join(map(str, schema['enum']))}" if isinstance(schema.get("enum"), list) else ""
-    return f"{name}{choices}{span}{_unit(limits.get('unit', schema.get('x-mhs-unit')))}"
+    return " ".join(
+        part for part in (choices, span, _unit(limits.get("unit", schema.get("x-mhs-unit")))) if part
+    )
 
 
 def _unit(unit: object) -> str:
     """A unit behind a number; what is only counted has none, or its noun in braces."""
-    return "" if unit in (None, "1") else f" {str(unit).strip('{}')}"
+    return "" if unit in (None, "1") else str(unit).strip("{}")
 
 
 def _lines(title: str, rows: Iterable[Row]) -> str:

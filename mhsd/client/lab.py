@@ -3,6 +3,7 @@
 `mhsctl run` runs such a file and writes its ledger; run by `python` alone it does the same without a ledger.
 """
 
+import atexit
 import os
 from collections.abc import Sequence
 from os import PathLike
@@ -13,8 +14,9 @@ from mhsd.client.code import CodeClient, client_of, connect
 from mhsd.client.code_session import CodeSession
 from mhsd.client.documents import Receipt
 from mhsd.client.endpoint import DEFAULT_ENDPOINT, Endpoint
-from mhsd.client.errors import MHSRejected
+from mhsd.client.errors import MHSError, MHSRejected
 from mhsd.client.requests import DEFAULT_TTL_S
+from mhsd.client.stdio import ChildFailed
 
 _GOOD = ("completed", "running")
 
@@ -45,10 +47,30 @@ class Lab(CodeSession):
 
     def close(self, reason: str | None = None) -> dict[str, object]:
         """Ends the session and the connection; a child that ended badly is reported by ChildFailed."""
+        _open.pop(id(self), None)
         try:
             return super().close(reason)
         finally:
             self.client.close()
+
+
+_open: dict[int, Lab] = {}
+
+
+def close_all() -> list[str]:
+    """Closes what a code file has left open, so that its devices go to their safe state now and not when the session
+    expires. Returns what went wrong."""
+    troubles = []
+    while _open:
+        try:
+            _open.popitem()[1].close("the code file has ended")
+        except (MHSError, ChildFailed) as problem:
+            troubles.append(str(problem))
+    return troubles
+
+
+# A code file that `python` runs may leave its session open as well.
+atexit.register(close_all)
 
 
 def lab(
@@ -72,6 +94,7 @@ def lab(
         client.close()
         raise
     opened.check = check
+    _open[id(opened)] = opened
     return opened
 
 

@@ -1,0 +1,194 @@
+"""`run`: a code file, run here, with a ledger of the receipts that it got.
+
+The file runs as `python` would run it. What ends it decides the exit code; the ledger is written whatever that was.
+"""
+
+import os
+import sys
+import time
+import traceback
+import types
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import typer
+
+from mhsd.base.clock import rfc3339
+from mhsd.cli import exits
+from mhsd.cli.boundary import UsageProblem
+from mhsd.cli.command import client_command
+from mhsd.cli.link import Link
+from mhsd.cli.render import receipt_lines
+from mhsd.cli.terminal import Paint, emit, note, plain
+from mhsd.client import lab, ledger
+from mhsd.client.endpoint import BadEndpoint
+from mhsd.client.errors import MHSError, MHSRejected
+from mhsd.client.stdio import ChildFailed
+from mhsd.client.token_file import BadTokenFile
+
+
+@client_command
+def run(
+    link: Link,
+    script: Annotated[Path, typer.Argument(metavar="SCRIPT", help="the code file; what follows is for it")],
+    arguments: Annotated[list[str] | None, typer.Argument(metavar="[ARGUMENTS]...")] = None,
+    ledger_file: Annotated[
+        Path | None,
+        typer.Option("--ledger", metavar="FILE", help="where the ledger goes, else ./SCRIPT.ledger.json"),
+    ] = None,
+) -> int:
+    """Runs a code file and writes its ledger [CORE-140]."""
+    place, token = link.known.place, link.checked()
+    path = ledger_file or Path(f"{script.stem}.ledger.json")
+    source = _source(script)
+    try:
+        kept = ledger.Ledger(path, str(script), source, rfc3339(time.time()))
+    except OSError as problem:
+        raise UsageProblem(f"the ledger {path} cannot be written: {problem.strerror}") from None
+    lab.default = lab.Default(place, token, link.timeout_s)
+    with _stdout_for_json(wanted=link.json):
+        end = _run(script, source, arguments or [], kept)
+    document = kept.finish(end.outcome, end.code, rfc3339(time.time()))
+    _show(link, path, document, end)
+    return end.code
+
+
+class _End(NamedTuple):
+    """How a code file ended."""
+
+    outcome: str
+    code: int
+    problem: MHSError | None = None
+    where: str = ""
+
+
+def _source(script: Path) -> bytes:
+    try:
+        return script.read_bytes()
+    except OSError as problem:
+        raise UsageProblem(f"{script} cannot be read: {problem.strerror}") from None
+
+
+def _run(script: Path, source: bytes, arguments: Sequence[str], kept: ledger.Ledger) -> _End:
+    """Runs the file to its end, whatever that is; what it left open is closed before the ledger is."""
+    ledger.keep(kept)
+    try:
+        with _as_main(script, arguments) as module:
+            try:
+                exec(compile(source, str(script), "exec"), module.__dict__)  # noqa: S102 - what `run` is for
+                end = _End("finished", exits.OK)
+            finally:
+                for trouble in lab.close_all():
+                    note(f"warning: {plain(trouble)}")
+    except (
+        BaseException
+    ) as problem:  # A code file may end in any way, and its ledger is written all the same.
+        end = _ended_by(problem, script)
+    finally:
+        ledger.keep(None)
+    return end
+
+
+@contextmanager
+def _as_main(script: Path, arguments: Sequence[str]) -> Iterator[types.ModuleType]:
+    """The process as the code file expects it: it is the main module, and its directory is where modules are found."""
+    module = types.ModuleType("__main__")
+    module.__file__ = str(script)
+    before = sys.modules["__main__"], sys.argv, list(sys.path)
+    sys.modules["__main__"] = module
+    sys.argv = [str(script), *arguments]
+    sys.path.insert(0, str(script.resolve().parent))
+    try:
+        yield module
+    finally:
+        sys.modules["__main__"], sys.argv, sys.path[:] = before
+
+
+def _ended_by(problem: BaseException, script: Path) -> _End:
+    """What an exception that left the code file means; what is a defect of the file is shown with its traceback."""
+    where = _line(problem, script)
+    if isinstance(problem, SystemExit):
+        return _End(*_exit(problem.code))
+    if isinstance(problem, KeyboardInterrupt):
+        for text in getattr(problem, "__notes__", ()):
+            note(plain(text))
+        return _End("interrupted", exits.INTERRUPTED, where=where)
+    if isinstance(problem, MHSRejected):
+        return _End("refused", exits.of_receipt(problem.receipt), problem, where)
+    if isinstance(problem, MHSError):
+        return _End("failed", exits.of_error(problem.mhs_code), problem, where)
+    if isinstance(problem, BadEndpoint | BadTokenFile):
+        note(f"{where}: {plain(str(problem))}")
+        return _End("failed", exits.USAGE, where=where)
+    if isinstance(problem, ChildFailed):
+        note([plain(line) for line in str(problem).split("\n")])
+        return _End("failed", exits.FAILED, where=where)
+    # The frames of this program stand above those of the file and tell nobody anything.
+    note(traceback.format_exception(type(problem), problem, _from_script(problem, script)))
+    return _End("failed", exits.FAILED, where=where)
+
+
+def _exit(code: object) -> tuple[str, int]:
+    """`sys.exit(…)`: a text is a message, and nothing is success."""
+    if code is None or isinstance(code, int):
+        return ("failed" if code else "finished"), int(code or 0)
+    note(plain(str(code)))
+    return "failed", exits.FAILED
+
+
+def _from_script(problem: BaseException, script: Path) -> types.TracebackType | None:
+    """The traceback from the code file's first frame on; none where it did not come to run, as with a wrong syntax."""
+    frames = problem.__traceback__
+    while frames is not None and frames.tb_frame.f_code.co_filename != str(script):
+        frames = frames.tb_next
+    return frames
+
+
+def _line(problem: BaseException, script: Path) -> str:
+    """Where in the code file it happened."""
+    lines = [line for frame, line in traceback.walk_tb(problem.__traceback__) if _is_in(frame, script)]
+    return f"{script.name}, line {lines[-1]}" if lines else script.name
+
+
+def _is_in(frame: types.FrameType, script: Path) -> bool:
+    return frame.f_code.co_filename == str(script)
+
+
+@contextmanager
+def _stdout_for_json(*, wanted: bool) -> Iterator[None]:
+    """With --json stdout holds the document alone: what the code file prints goes to stderr [CORE-137]."""
+    if not wanted:
+        yield
+        return
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(kept, 1)
+        os.close(kept)
+
+
+def _show(link: Link, path: Path, document: Mapping[str, Any], end: _End) -> None:
+    receipt = end.problem.receipt if isinstance(end.problem, MHSRejected) else None
+    if link.json:
+        told = {name: value for name, value in document.items() if name != "receipts"}
+        errors = {} if end.problem is None else {"error": end.problem.document()}
+        refused = {} if receipt is None else {"receipt": receipt}
+        emit({"ledger": str(path), **told, "receipts": len(document["receipts"]), **errors, **refused})
+        return
+    if receipt is not None:
+        note([f"{plain(end.where)}: stopped by a receipt that is {plain(str(receipt.get('status')))}"])
+        note(receipt_lines(receipt, Paint(sys.stderr)))
+    elif end.problem is not None:
+        note([f"{plain(end.where)}: {plain(end.problem.message)}", f"  {plain(end.problem.mhs_code)}"])
+        if end.problem.remediation:
+            note(f"  {plain(end.problem.remediation)}")
+    elif end.outcome == "interrupted":
+        note(f"{plain(end.where)}: interrupted")
+    count = len(document["receipts"])
+    note(f"{end.outcome}; {count} receipt{'' if count == 1 else 's'} in {plain(str(path))}")

@@ -31,6 +31,8 @@ RESULTS = {
     "mhs.operations.get": "receipt",
     "mhs.operations.list": "operation-list",
     "mhs.operations.cancel": "receipt",
+    "mhs.subscribe": "subscription-grant",
+    "mhs.unsubscribe": "subscription-end",
     "mhs.snapshot": "snapshot",
     "mhs.restore": "receipt",
     "mhs.safety.status": "safety-status",

@@ -9,6 +9,7 @@ from typing import Any, get_args
 
 import attrs
 
+from mhsd.base.resources import schema_document
 from mhsd.core.eventlog import Gap, seq_value
 from mhsd.wire.json_text import encode
 from mhsd.wire.params import LogLevel, Stream
@@ -20,6 +21,12 @@ PER_RESOURCE: tuple[Stream, ...] = ("state", "telemetry")
 
 LEVELS: Mapping[LogLevel, int] = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 """The levels of the log stream, as Python's logging counts them."""
+
+
+def payload_schema(stream: str) -> dict[str, Any]:
+    """The schema of the payloads that the endpoint itself makes: events, log and progress. Self-contained."""
+    schema: dict[str, Any] = schema_document("event")["definitions"][stream]
+    return schema
 
 
 def event_tail(stream: str, ts: str, payload: bytes, **members: Any) -> bytes:

@@ -9,6 +9,7 @@ from typing import Any
 
 import attrs
 
+from mhsd.core.events import PER_RESOURCE, payload_schema
 from mhsd.driver.checks import (
     UNIT,
     Invalid,
@@ -283,14 +284,23 @@ def _kind_matches(names: list[str], pattern: list[str]) -> bool:
 def _streams(
     entries: Iterable[Mapping[str, Any]], resources: Mapping[str, Resource]
 ) -> Iterable[Mapping[str, Any]]:
+    """Each stream with the schema of its payload: of a resource, or what the endpoint itself sends [EVT-005]."""
+    seen: set[tuple[str, str | None]] = set()
     for entry in entries:
-        key = f"streams[{entry['stream']}]"
-        named = entry.get("resource_id")
+        stream, named = entry["stream"], entry.get("resource_id")
+        key = f"streams[{stream}]"
         if named is not None and named not in resources:
             raise Invalid(f"{key}.resource_id", f"{named} is none of {', '.join(resources)}")
-        if entry["stream"] not in ("state", "telemetry"):
-            yield entry
-            continue
-        if named is None:
+        if stream in PER_RESOURCE and named is None:
             raise Invalid(f"{key}.resource_id", f"is required; one of {', '.join(resources)}")
-        yield {"schema": resources[named].state_schema, **entry}
+        if (stream, named) in seen:
+            raise Invalid(key, f"stands twice{'' if named is None else f' for {named}'}")
+        seen.add((stream, named))
+        if stream in PER_RESOURCE:
+            assert named is not None  # checked above
+            yield {"schema": resources[named].state_schema, **entry}
+            continue
+        schema = payload_schema(stream)
+        if entry.get("schema", schema) != schema:
+            raise Invalid(f"{key}.schema", "is the endpoint's own for this stream; leave it out")
+        yield {"schema": schema, **entry}

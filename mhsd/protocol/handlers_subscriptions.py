@@ -19,12 +19,12 @@ def subscribe(context: Context, params: SubscribeParams) -> Awaitable[dict[str, 
     subscriptions = context.endpoint.subscriptions
     subscription = subscriptions.open(session, params, context.peer.events)
     context.afterwards.append(partial(subscriptions.release, subscription))
-    return _granted(subscription, params)
+    return _granted(context, subscription, params)
 
 
-async def _granted(subscription: Subscription, params: SubscribeParams) -> dict[str, Any]:
+async def _granted(context: Context, subscription: Subscription, params: SubscribeParams) -> dict[str, Any]:
     """The grant, once the states are known that the first change is a change of, or cannot be read in time."""
-    await subscription.begin(min(params.deadline_ms / 1000, BASELINE_S))
+    await context.endpoint.subscriptions.begin(subscription, min(params.deadline_ms / 1000, BASELINE_S))
     return subscription.grant()
 
 

@@ -117,8 +117,15 @@ class Feed:
         )
 
     def _native_rate(self, stream: Stream, resource_id: str) -> float:
-        default = STATE_WATCH_HZ if stream == "state" else TELEMETRY_HZ
-        return float(self._declared(stream, resource_id).get("native_rate_hz", default))
+        """A state that declares no rate is looked at as often as its telemetry, where it has such, if not too often."""
+        declared = {
+            entry["stream"]: float(entry["native_rate_hz"])
+            for entry in self._manifest.streams
+            if entry.get("resource_id") == resource_id and "native_rate_hz" in entry
+        }
+        if stream == "telemetry":
+            return declared.get("telemetry", TELEMETRY_HZ)
+        return declared.get("state", min(STATE_WATCH_HZ, declared.get("telemetry", STATE_WATCH_HZ)))
 
     # State and telemetry.
 

@@ -8,259 +8,32 @@ synchronously and never wait: a consumer that reads too slowly finds a gap.
 import heapq
 import itertools
 from collections import deque
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-import attrs
 import trio
 
 from mhsd.base.clock import Clock, rfc3339
 from mhsd.base.errors import Fault
 from mhsd.base.ids import Ids
-from mhsd.core.eventlog import Cursor, EventLog, Gap, seq_value
-from mhsd.core.events import (
-    LEVELS,
-    EventFilter,
-    Selection,
-    backpressure_tail,
-    event_head,
-    event_message,
-    gap_tail,
-)
-from mhsd.core.pacing import Pacer
+from mhsd.core.eventlog import EventLog, seq_value
+from mhsd.core.events import Selection
 from mhsd.core.sessions import Session
+from mhsd.services.consumers import Delivery, EventStream, Subscription
 from mhsd.services.device_host import DeviceHost
 from mhsd.services.feed import Feed
 from mhsd.services.selection import select
 from mhsd.services.served_device import ServedDevice
-from mhsd.wire.params import EventsFilter, SubscribeParams
+from mhsd.wire.params import SubscribeParams
+
+__all__ = ["Delivery", "EventStream", "Subscription", "Subscriptions"]
 
 MOST_WOKEN = 8
 """Consumers that are woken in one turn of the loop, so that a crowd of them holds up nobody else."""
 
 SEQS_OF_ONE = 10**9
 """Each subscription of a session has a range of seqs of its own, so that none is used twice [EVT-001]."""
-
-
-@attrs.frozen
-class Delivery:
-    """One notification for one consumer: the whole JSON-RPC message in one line, without its end."""
-
-    subscription_id: str
-    seq: int
-    message: bytes
-
-
-class Subscription:
-    """One subscription: what it wants, and its log."""
-
-    def __init__(
-        self,
-        owner: "Subscriptions",
-        session: Session,
-        subscription_id: str,
-        selections: Mapping[Selection, None],
-        params: SubscribeParams,
-        events: EventLog,
-    ) -> None:
-        self.subscription_id = subscription_id
-        self.session = session
-        self.selections = tuple(selections)
-        self.wanted = _filter_of(params.filter)
-        self.rate_hz = params.rate_hz
-        self.log = events
-        self.head = event_head(subscription_id)
-        self.ended = False
-        self._owner = owner
-        self._pacer = Pacer(params.rate_hz) if params.rate_hz is not None else None
-        self._is_scheduled = False
-        self.readers: dict[EventStream, Cursor] = {}
-        self.connection: EventStream | None = None
-        """The connection that its events go to; None for those that only SSE streams read."""
-        self.left: Cursor | None = None
-        """Where the connection that is gone has stopped reading."""
-
-    @property
-    def principal_id(self) -> str:
-        return self.session.principal_id
-
-    @property
-    def feeds(self) -> list[Feed]:
-        """The feeds of all devices of the session: safety events come of those that no stream is of, too."""
-        return [self._owner.devices[device_id].host.feed for device_id in self.session.device_ids]
-
-    async def begin(self, patience_s: float) -> None:
-        """Read the states that changes count from; what cannot be read in time, is taken as it is read first."""
-        with trio.move_on_after(patience_s):
-            async with trio.open_nursery() as nursery:
-                for device_id in self.session.device_ids:
-                    nursery.start_soon(self._begin_with, self._owner.devices[device_id].host)
-
-    async def _begin_with(self, host: DeviceHost) -> None:
-        mine = [each for each in self.selections if each.device_id == host.device_id]
-        names = host.feed.unknown_states(
-            [each.resource_id for each in mine if each.stream == "state" and each.resource_id is not None]
-        )
-        if names or any(each.stream == "events" for each in mine):
-            revision = host.revision
-            with suppress(Fault):
-                reading = await host.read(names)
-                # A command that has ended meanwhile has told of its change itself.
-                if host.revision == revision:
-                    host.feed.begin({name: reading.resources[name] for name in names}, revision)
-
-    # What the feeds call.
-
-    def send(self, tail: bytes, key: Hashable = None, *, last: bool = False) -> None:
-        """Take one event. With a `key` it may be thinned out to `rate_hz`; the `last` one of a key never is."""
-        if self._pacer is not None and key is not None:
-            if last:
-                self._pacer.forget(key)
-            elif not self._pacer.offer(key, tail, trio.current_time()):
-                self._schedule()
-                return
-        self._publish(tail)
-
-    def send_due(self, now_mono_s: float) -> None:
-        """Send what was held back and may go now."""
-        self._is_scheduled = False
-        if self._pacer is not None and not self.ended:
-            for tail in self._pacer.due(now_mono_s):
-                self._publish(tail)
-            self._schedule()
-
-    def _schedule(self) -> None:
-        assert self._pacer is not None
-        due_mono_s = self._pacer.next_mono_s()
-        if due_mono_s is not None and not self._is_scheduled:
-            self._is_scheduled = True
-            self._owner.call_at(due_mono_s, self)
-
-    def _publish(self, tail: bytes) -> None:
-        if self.ended:
-            return
-        self.log.append(tail)
-        for reader in self.readers:
-            reader.has_news(self)
-
-    # What the consumers call.
-
-    def take(self, cursor: Cursor, max_bytes: int) -> list[Delivery]:
-        """What comes next for this consumer, with the gap in its place."""
-        wall = self._owner.wall
-        if not self.ended and self.log.note_lag(cursor, lambda dropped: backpressure_tail(dropped, wall())):
-            for reader in self.readers:
-                reader.has_news(self)
-        deliveries = []
-        for item in self.log.read(cursor, max_bytes):
-            seq, tail = (item.last, gap_tail(item, wall())) if isinstance(item, Gap) else item
-            deliveries.append(Delivery(self.subscription_id, seq, event_message(self.head, seq, tail)))
-        return deliveries
-
-    def grant(self) -> dict[str, Any]:
-        """The result of `mhs.subscribe` [EVT-001, EVT-003]."""
-        return {
-            "subscription_id": self.subscription_id,
-            "seq_start": seq_value(self.log.first_seq),
-            "streams": [selection.wire() for selection in self.selections],
-            "expires_at": self.session.expires_at,
-        }
-
-
-class EventStream:
-    """One consumer. Its cursors say what it has taken of each subscription; nothing waits for it."""
-
-    def __init__(self, owner: "Subscriptions", session: Session | None, only: str | None = None) -> None:
-        self._owner = owner
-        self.session = session
-        """Whose subscriptions it reads: an SSE stream those of one session, a connection (None) those made on it."""
-        self.only = only
-        self.cursors: dict[Subscription, Cursor] = {}
-        self._fresh: dict[Subscription, None] = {}
-        """Subscriptions that may have more than was taken, the next to be read first."""
-        self._is_over = False
-        self._closed = False
-        self.is_queued = False
-        self._parked = trio.lowlevel.ParkingLot()
-
-    @property
-    def ended(self) -> bool:
-        """No further event will come: take what there still is, then close."""
-        return self._is_over
-
-    @property
-    def has_more(self) -> bool:
-        """Whether `take` has something to give."""
-        return bool(self._fresh)
-
-    async def wait(self) -> None:
-        """Return when there is something to take, or when the stream has ended."""
-        while not self._fresh and not self._is_over:
-            await self._parked.park()
-        await trio.lowlevel.checkpoint()
-
-    def take(self, max_bytes: int = 65536) -> list[Delivery]:
-        """Events and gaps, of each subscription in order, until about `max_bytes`; at least one where there is any."""
-        taken: list[Delivery] = []
-        while self._fresh and max_bytes > 0:
-            subscription = next(iter(self._fresh))
-            del self._fresh[subscription]
-            cursor = self.cursors[subscription]
-            deliveries = subscription.take(cursor, max_bytes)
-            taken += deliveries
-            max_bytes -= sum(len(delivery.message) for delivery in deliveries)
-            if subscription.log.has_more(cursor):
-                # It goes to the end of the line, so that a busy one does not starve the others.
-                self._fresh[subscription] = None
-            elif subscription.ended:
-                self.detach(subscription)
-        return taken
-
-    def close(self) -> None:
-        """The consumer is gone; subscriptions of a connection stay for whoever uses their session next [TPT-061]."""
-        self._closed = True
-        self.end()
-        for subscription, cursor in list(self.cursors.items()):
-            if subscription.connection is self:
-                subscription.left = cursor
-            self.detach(subscription)
-        self._owner.forget(self)
-
-    # What the subscriptions call.
-
-    def attach(self, subscription: Subscription, cursor: Cursor) -> None:
-        """Read this subscription too, from the cursor on."""
-        self.cursors[subscription] = cursor
-        subscription.readers[self] = cursor
-        if subscription.log.has_more(cursor):
-            self.has_news(subscription)
-
-    def detach(self, subscription: Subscription) -> None:
-        """Read this subscription no more."""
-        self.cursors.pop(subscription, None)
-        subscription.readers.pop(self, None)
-        self._fresh.pop(subscription, None)
-
-    def has_news(self, subscription: Subscription) -> None:
-        """There is more to take; whoever waits is woken soon."""
-        self._fresh[subscription] = None
-        if self._parked and not self.is_queued:
-            self._owner.wake(self)
-
-    def end(self) -> None:
-        """No further event will come."""
-        self._is_over = True
-        self._parked.unpark_all()
-
-    def wake(self) -> None:
-        """Let go whoever waits; called in its turn."""
-        self.is_queued = False
-        self._parked.unpark_all()
-
-    @property
-    def closed(self) -> bool:
-        return self._closed
 
 
 class _OfSession:
@@ -334,7 +107,7 @@ class Subscriptions:
         )
         subscription.connection = connection
         mine.subscriptions[subscription.subscription_id] = subscription
-        for device_id, feed in zip(session.device_ids, subscription.feeds, strict=True):
+        for device_id, feed in zip(session.device_ids, self._feeds(session), strict=True):
             feed.join(subscription, [each for each in selections if each.device_id == device_id])
         for stream in mine.streams:
             if stream.only is None:
@@ -351,6 +124,27 @@ class Subscriptions:
             self._orphans.add(subscription.session.session_id)
         else:
             connection.attach(subscription, subscription.log.cursor())
+
+    async def begin(self, subscription: Subscription, patience_s: float) -> None:
+        """Read the states that changes count from; what cannot be read in time, is taken as it is read first."""
+        with trio.move_on_after(patience_s):
+            async with trio.open_nursery() as nursery:
+                for device_id in subscription.session.device_ids:
+                    mine = [each for each in subscription.selections if each.device_id == device_id]
+                    nursery.start_soon(self._begin_on, self.devices[device_id].host, mine)
+
+    @staticmethod
+    async def _begin_on(host: DeviceHost, mine: list[Selection]) -> None:
+        names = host.feed.unknown_states(
+            [each.resource_id for each in mine if each.stream == "state" and each.resource_id is not None]
+        )
+        if names or any(each.stream == "events" for each in mine):
+            revision = host.revision
+            with suppress(Fault):
+                reading = await host.read(names)
+                # A command that has ended meanwhile has told of its change itself.
+                if host.revision == revision:
+                    host.feed.begin({name: reading.resources[name] for name in names}, revision)
 
     def close(self, session: Session, subscription_id: str) -> dict[str, Any]:
         """End one; nothing of it is delivered from now on, and what nobody has taken counts as dropped [EVT-004]."""
@@ -381,11 +175,15 @@ class Subscriptions:
             )
         return subscription
 
+    def _feeds(self, session: Session) -> list[Feed]:
+        """The feeds of all devices of a session: safety events come of those that no stream is of, too."""
+        return [self.devices[device_id].host.feed for device_id in session.device_ids]
+
     def _end(self, mine: _OfSession, subscription: Subscription) -> None:
         subscription.ended = True
         del mine.subscriptions[subscription.subscription_id]
         mine.used_seq = max(mine.used_seq, subscription.log.next_seq - 1)
-        for feed in subscription.feeds:
+        for feed in self._feeds(subscription.session):
             feed.leave(subscription)
 
     def end_session(self, session: Session, *, discard: bool = False) -> None:
@@ -499,14 +297,3 @@ class Subscriptions:
             now_mono_s = trio.current_time()
             while self._due and self._due[0][0] <= now_mono_s:
                 heapq.heappop(self._due)[2].send_due(now_mono_s)
-
-
-def _filter_of(params: EventsFilter | None) -> EventFilter:
-    if params is None:
-        return EventFilter()
-    return EventFilter(
-        kinds=frozenset(params.kinds) if params.kinds is not None else None,
-        min_level=LEVELS[params.min_level] if params.min_level is not None else None,
-        operation_id=params.operation_id,
-        command_id=params.command_id,
-    )

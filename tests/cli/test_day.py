@@ -16,19 +16,14 @@ from typing import Any
 
 import pytest
 
-from mhsd.base.resources import schema_document, spec_file
 from mhsd.client.client import connect
 from mhsd.client.session import Session
-from mhsd.wire.schema import compile_schema
 from tests.cli.conftest import BIN, PATIENCE_S, Daemon, Done, ctl, environment
+from tests.cli.shapes import check, has_shape, shapes
 
 CONVEY = ("call", "-c", "cap.motion.convey.v1", "-i", '{"distance_mm": 5000, "speed_mm_s": 50}')
 PURGE = ("call", "-c", "cap.actuation.purge.v1", "-i", '{"duration_ms": 100}')
 STEP = ("call", "-c", "cap.world.step.v1", "-i", '{"ticks": 3}')
-
-
-def check(document: Any, schema: str) -> None:
-    assert compile_schema(schema_document(schema), resolve=schema_document).errors(document) == []
 
 
 def until(what: Callable[[], bool]) -> None:
@@ -54,28 +49,6 @@ def live_sessions(daemon: Daemon, session_id: str) -> bool:
 
 
 # --- looking -----------------------------------------------------------------------------------
-
-
-def shapes() -> dict[str, Any]:
-    """Title of the guide's section → its JSON document."""
-    guide = spec_file("guide", "cli.md").read_text()
-    found = re.findall(r"^### ([^\n]+)\n(?:(?!^### ).)*?```json\n(.*?)```", guide, re.MULTILINE | re.DOTALL)
-    return {title: json.loads(text) for title, text in found}
-
-
-def has_shape(document: Any, shape: Any) -> None:
-    """Every member of `shape` is there, with a value of the same JSON type where `shape` shows one."""
-    if isinstance(shape, dict):
-        assert isinstance(document, dict)
-        for name, inner in shape.items():
-            assert name in document
-            has_shape(document[name], inner)
-    elif isinstance(shape, list):
-        assert isinstance(document, list)
-        if shape and isinstance(shape[0], dict):
-            has_shape(document[0], shape[0])
-    elif shape is not None:
-        assert type(document) is type(shape) or {type(document), type(shape)} == {int, float}
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,6 @@ class Permit:
             "principal": self.principal_id,
         }
 
-
     def told(self) -> dict[str, str]:
         """What the events of its device say of it."""
         return {

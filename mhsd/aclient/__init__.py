@@ -4,6 +4,8 @@ Kept apart from `mhsd.client`, which is on the standard library alone so that an
 """
 
 from mhsd.aclient.client import AsyncClient
+from mhsd.aclient.events import AsyncSubscription
 from mhsd.aclient.opening import open_client
+from mhsd.aclient.session import AsyncSession
 
-__all__ = ["AsyncClient", "open_client"]
+__all__ = ["AsyncClient", "AsyncSession", "AsyncSubscription", "open_client"]

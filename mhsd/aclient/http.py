@@ -8,12 +8,18 @@ from typing import NamedTuple
 import h11
 import trio
 
+from mhsd.aclient.events import EventHub
+from mhsd.aclient.sse import stream_events
 from mhsd.aclient.streams import GONE, READ_BYTES, Stream, connect, has_unread, host_header, text_of
-from mhsd.aclient.transport import Greet
+from mhsd.aclient.transport import EventsWanted, Greet
+from mhsd.client.backoff import ATTEMPTS, Backoff
 from mhsd.client.endpoint import HttpEndpoint
-from mhsd.client.http import IDLE_S, Tls
+from mhsd.client.errors import from_answer
+from mhsd.client.http import CONNECT_TIMEOUT_S, IDLE_S, Tls
 from mhsd.client.http_answers import answer_of
 from mhsd.client.transport import MAX_ANSWER_BYTES, Answer, Lost, NotSent
+
+BROKEN = (*GONE, h11.ProtocolError)
 
 
 class Response(NamedTuple):
@@ -72,6 +78,25 @@ class Connection:
         await trio.aclose_forcefully(self._stream)
 
 
+class EventStream:
+    """A response that does not end."""
+
+    def __init__(self, connection: Connection, url: str) -> None:
+        self._connection = connection
+        self._url = url
+
+    async def read(self) -> bytes:
+        """The next bytes; b"" at the end, Lost where the connection broke."""
+        try:
+            return await self._connection.piece() or b""
+        except BROKEN as problem:
+            raise Lost(f"the connection to {self._url} broke: {text_of(problem)}") from None
+
+    async def aclose(self) -> None:
+        """Closes it at once."""
+        await self._connection.aclose()
+
+
 class HttpTransport:
     """POSTs to one endpoint; as many connections as there are concurrent calls, kept for the next ones [TPT-057].
 
@@ -81,9 +106,20 @@ class HttpTransport:
     name = "http"
     paced = True
 
-    def __init__(self, place: HttpEndpoint, *, token: str | None = None, tls: Tls | None = None) -> None:
+    def __init__(
+        self,
+        place: HttpEndpoint,
+        hub: EventHub,
+        *,
+        token: str | None = None,
+        tls: Tls | None = None,
+        attempts: int = ATTEMPTS,
+    ) -> None:
         place.refuse_insecure()
         self.place = place
+        self.url = place.url
+        self._hub = hub
+        self._attempts = attempts
         self._context: ssl.SSLContext | None = (tls or Tls()).context() if place.tls else None
         self._token = token
         self._resting: list[Connection] = []
@@ -104,18 +140,17 @@ class HttpTransport:
         self, request_id: str, body: bytes, timeout_s: float, *, urgent: bool = False
     ) -> Answer:
         """One request and its answer within `timeout_s`; an urgent one has a connection of its own."""
-        url = self.place.url
         connection: Connection | None = None
         try:
             with trio.fail_after(timeout_s):
                 connection = await self.connection(fresh=urgent)
                 response = await self._post(connection, body)
         except trio.TooSlowError:
-            late = f"{url} did not answer within {timeout_s:g} s"
+            late = f"{self.url} did not answer within {timeout_s:g} s"
             raise (NotSent(late) if connection is None else Lost(late, timed_out=True)) from None
-        except (*GONE, h11.ProtocolError) as problem:
-            raise Lost(f"the connection to {url} broke: {text_of(problem)}") from None
-        return answer_of(url, request_id, response.status, response.headers.get, response.content)
+        except BROKEN as problem:
+            raise Lost(f"the connection to {self.url} broke: {text_of(problem)}") from None
+        return answer_of(self.url, request_id, response.status, response.headers.get, response.content)
 
     async def _post(self, connection: Connection, body: bytes) -> Response:
         headers = self.headers(
@@ -154,6 +189,33 @@ class HttpTransport:
                 return connection
             await connection.aclose()
         return Connection(await connect(self.place, self._context))
+
+    async def bring_events(self, wanted: EventsWanted) -> None:
+        """Server-sent events over a connection of their own, which is opened again when it breaks."""
+        await stream_events(self._open_stream, self._hub.take, wanted, Backoff(attempts=self._attempts))
+
+    async def _open_stream(self, session_id: str, last_event_id: str | None) -> EventStream:
+        more = {} if last_event_id is None else {"Last_Event_ID": last_event_id}
+        headers = self.headers(Accept="text/event-stream", Cache_Control="no-store", **more)
+        request = h11.Request(method="GET", target=self.place.events_path(session_id), headers=headers)
+        connection: Connection | None = None
+        try:
+            with trio.fail_after(CONNECT_TIMEOUT_S):
+                connection = await self.connection(fresh=True)
+                head = await connection.request(request)
+                if head.status_code == 200:
+                    stream, connection = EventStream(connection, self.url), None
+                    return stream
+                content = await self.content(connection)
+        except trio.TooSlowError:
+            raise Lost(f"{self.url} began no stream within {CONNECT_TIMEOUT_S:g} s") from None
+        except BROKEN as problem:
+            raise Lost(f"the connection to {self.url} broke: {text_of(problem)}") from None
+        finally:
+            if connection is not None:
+                await connection.aclose()
+        answer = answer_of(self.url, "", head.status_code, headers_of(head).get, content)
+        raise from_answer(answer.body.get("error"), head.status_code)
 
     async def aclose(self) -> None:
         """Closes the connections that rest; a call that is under way ends by itself."""

@@ -11,7 +11,9 @@ from typing import Any
 
 import trio
 
-from mhsd.aclient.transport import Greet
+from mhsd.aclient.events import EventHub
+from mhsd.aclient.transport import EventsWanted, Greet
+from mhsd.client.errors import no_more_events
 from mhsd.client.transport import Answer, Lost, NotSent, is_answer
 from mhsd.protocol.dispatch import Dispatch, Exchange
 from mhsd.protocol.peer import Peer
@@ -21,11 +23,15 @@ class InProcessTransport:
     """Enters `Dispatch.begin` as one peer."""
 
     name = "inproc"
+    url = "inproc:"
 
-    def __init__(self, door: Dispatch, peer: Peer) -> None:
+    def __init__(self, door: Dispatch, peer: Peer, hub: EventHub) -> None:
         self._door = door
         self._peer = peer
+        self._hub = hub
+        self._events = peer.events = door.endpoint.subscriptions.connection()
         self._closed = False
+        self._ended = trio.Event()
         self.paced = not peer.rate_exempt
 
     async def greet(self, greet: Greet) -> None:
@@ -58,7 +64,23 @@ class InProcessTransport:
         async with self._door.gate:
             return self._door.begin(body, self._peer, received_mono_s)
 
+    async def run(self) -> None:
+        """Hands on the events of this connection, until it is cancelled or the endpoint ends."""
+        while not self._events.ended:
+            await self._events.wait()
+            while deliveries := self._events.take():
+                for delivery in deliveries:
+                    self._hub.take(json.loads(delivery.message)["params"])
+                await trio.lowlevel.checkpoint()
+        self._ended.set()
+
+    async def bring_events(self, wanted: EventsWanted) -> None:
+        """They come with the connection, which ends with the endpoint."""
+        await self._ended.wait()
+        raise no_more_events("the endpoint has ended")
+
     async def aclose(self) -> None:
         """Takes no more requests."""
         self._closed = True
+        self._events.close()
         await trio.lowlevel.checkpoint()

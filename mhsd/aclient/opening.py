@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from os import PathLike
 from typing import TYPE_CHECKING, cast
 
 import trio
 
 from mhsd.aclient.background import background
 from mhsd.aclient.client import AsyncClient
+from mhsd.aclient.events import EventHub
 from mhsd.aclient.http import HttpTransport
+from mhsd.aclient.stdio import StdioTransport
 from mhsd.aclient.transport import AsyncTransport
+from mhsd.aclient.ws import WsTransport, parse_ws
+from mhsd.client.backoff import ATTEMPTS
 from mhsd.client.calls import DEFAULT_TIMEOUT_S
-from mhsd.client.endpoint import BadEndpoint, HttpEndpoint, parse_endpoint
+from mhsd.client.endpoint import Endpoint, HttpEndpoint, StdioEndpoint, parse_endpoint
+from mhsd.client.errors import error
 from mhsd.client.http import Tls
+from mhsd.client.token_file import read_token
+from mhsd.client.transport import NotSent
 
 if TYPE_CHECKING:
     from mhsd.protocol.dispatch import Dispatch
@@ -23,26 +32,38 @@ if TYPE_CHECKING:
 CLOSE_S = 60.0
 """How long leaving a client may take: a child has its grace to reach its safe state, and is killed after that."""
 
+SCHEMES_WS = ("ws://", "wss://")
+
 
 @asynccontextmanager
 async def open_client(
-    endpoint: str | Sequence[str] | Dispatch,
+    endpoint: str | Sequence[str] | Endpoint | Dispatch,
     *,
+    token_file: str | PathLike[str] | None = None,
     token: str | None = None,
     tls: Tls | None = None,
     peer: Peer | None = None,
     timeout_s: float = DEFAULT_TIMEOUT_S,
-    name: str = "mhsd-client",
+    attempts: int = ATTEMPTS,
+    name: str = "mhsd-python",
 ) -> AsyncIterator[AsyncClient]:
-    """A client of an endpoint for the block: `http(s)://…`, `mhs://…`, `unix:PATH`, or a Dispatch of this process,
-    which `peer` enters.
+    """A client of an endpoint for the block: `http(s)://…`, `mhs://…`, `ws(s)://…`, `unix:PATH`, `stdio:COMMAND`, a
+    command as a list of words, or a Dispatch of this process, which `peer` enters.
 
-    BadEndpoint for an unsupported form, AuthError for plain HTTP to another machine. HTTP connects at the first call.
+    A command is started as a child; leaving the block ends it, and ChildFailed says if it ended badly. Certificates for
+    https are named by `tls`, else by MHS_CA_FILE, MHS_CERT_FILE and MHS_KEY_FILE. A connection that broke is tried
+    again `attempts` times at most. BadEndpoint and BadTokenFile (both ValueErrors) for arguments that cannot be used,
+    AuthError for plain HTTP to another machine, TransportError when a command does not start. HTTP connects at the
+    first call.
     """
+    if token_file is not None:
+        token = read_token(token_file)
+    hub = EventHub()
     async with background() as nursery:
-        client = AsyncClient(
-            await _transport(endpoint, token, tls, peer, nursery), timeout_s=timeout_s, name=name
+        transport = await _transport(
+            endpoint, hub, nursery, token=token, tls=tls, peer=peer, attempts=attempts
         )
+        client = AsyncClient(transport, nursery, hub, timeout_s=timeout_s, attempts=attempts, name=name)
         try:
             yield client
         finally:
@@ -51,18 +72,37 @@ async def open_client(
 
 
 async def _transport(
-    endpoint: str | Sequence[str] | Dispatch,
+    endpoint: str | Sequence[str] | Endpoint | Dispatch,
+    hub: EventHub,
+    nursery: trio.Nursery,
+    *,
     token: str | None,
     tls: Tls | None,
     peer: Peer | None,
-    nursery: trio.Nursery,
+    attempts: int,
 ) -> AsyncTransport:
     if peer is not None:
         # A program that reaches its endpoint by a network does not load the endpoint itself.
         from mhsd.aclient.inproc import InProcessTransport
 
-        return InProcessTransport(cast("Dispatch", endpoint), peer)
-    place = parse_endpoint(cast(str, endpoint))
+        inside = InProcessTransport(cast("Dispatch", endpoint), peer, hub)
+        nursery.start_soon(inside.run)
+        return inside
+    tls = tls or Tls.of(os.environ)
+    if isinstance(endpoint, str) and endpoint.startswith(SCHEMES_WS):
+        return WsTransport(parse_ws(endpoint), hub, nursery, token=token, tls=tls, attempts=attempts)
+    place = _place(cast("str | Sequence[str] | Endpoint", endpoint))
     if isinstance(place, HttpEndpoint):
-        return HttpTransport(place, token=token, tls=tls)
-    raise BadEndpoint("stdio")
+        return HttpTransport(place, hub, token=token, tls=tls, attempts=attempts)
+    try:
+        return await StdioTransport.start(place, hub, nursery)
+    except NotSent as problem:
+        raise error(
+            "MHS.TRANSPORT.UNAVAILABLE", str(problem), "Check the command after stdio: for spelling."
+        ) from None
+
+
+def _place(endpoint: str | Sequence[str] | Endpoint) -> Endpoint:
+    if isinstance(endpoint, HttpEndpoint | StdioEndpoint):
+        return endpoint
+    return parse_endpoint(endpoint) if isinstance(endpoint, str) else StdioEndpoint(tuple(endpoint))

@@ -3,7 +3,7 @@
 A rule and no clock: the caller says what time it is, in monotonic seconds, and does the waiting.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mhsd.client.calls import limit
@@ -21,7 +21,7 @@ UNPACED = frozenset(
 STATUS = "mhs.safety.status"
 """The method with a bucket of its own."""
 
-_USUAL = {"max_rate_per_s": 50, "rate_burst": 100, "max_status_rate_per_s": 20}
+_USUAL: Mapping[str, float] = {"max_rate_per_s": 50, "rate_burst": 100, "max_status_rate_per_s": 20}
 _SHARE = 0.9
 """How much of what is allowed is used: requests bunch up on their way, and a clock runs slower."""
 
@@ -53,23 +53,26 @@ class Pace:
 
     def __init__(self) -> None:
         self._sent = 0
-        self._is_agreed = False
-        self._buckets = self._of({})
+        self._agreed: list[float] | None = None
+        self._buckets = self._of(list(_USUAL.values()))
 
     @staticmethod
-    def _of(hello: Mapping[str, Any]) -> tuple[_Bucket, _Bucket]:
-        rate, burst, status = (limit(hello, name, usual) * _SHARE for name, usual in _USUAL.items())
+    def _of(limits: Sequence[float]) -> tuple[_Bucket, _Bucket]:
+        rate, burst, status = (each * _SHARE for each in limits)
         return _Bucket(rate, burst), _Bucket(status, status)
 
     @property
     def wants_hello(self) -> bool:
         """Whether enough has been sent that the endpoint's own limits matter."""
-        return not self._is_agreed and self._sent >= _UNASKED
+        return self._agreed is None and self._sent >= _UNASKED
 
     def agree(self, hello: Mapping[str, Any]) -> None:
-        """From now on by these limits; what was sent before them does not count."""
-        self._is_agreed = True
-        self._buckets = self._of(hello)
+        """From now on by these limits. What was sent before counts only where they are the same as before, as after
+        a reconnect."""
+        told = [limit(hello, name, usual) for name, usual in _USUAL.items()]
+        if told != self._agreed:
+            self._agreed = told
+            self._buckets = self._of(told)
 
     def reserve(self, method: str, now_mono_s: float, at_most_s: float) -> float | None:
         """A place for one request: how long to wait before it is sent; None, and no place, where that is too long.

@@ -1,8 +1,10 @@
-"""The parameters of the methods as both clients make them, and what a lost command is said to be. Pure.
+"""The parameters of the methods as both clients make them, and what a lost command is said to be.
 
-Decides what is sent for what a program left out: the only device, its mode, every capability.
+Pure but for the name of the user. Decides what is sent for what a program left out: the only device, its mode, every
+capability.
 """
 
+import getpass
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -44,6 +46,22 @@ def device_named(hello: Mapping[str, Any], reference: str | None) -> str:
     )
 
 
+def device_of_session(device_ids: Sequence[str], reference: str | None) -> str:
+    """The device of a session that is meant, its only one without a reference. What is none of them is left for the
+    endpoint to refuse."""
+    devices = [{"device_id": device_id} for device_id in device_ids]
+    found = devices if reference is None else matching(devices, reference)
+    if len(found) == 1:
+        return found[0]["device_id"]
+    if reference is not None and not found:
+        return reference
+    raise error(
+        "MHS.PROTOCOL.INVALID_PARAMS",
+        f"the session has {len(devices)} devices: {listed(devices)}; nothing was sent",
+        "Say which is meant with device_id.",
+    )
+
+
 def mode_of(hello: Mapping[str, Any], device_ids: Sequence[str]) -> str:
     """The mode of the first of these devices, which a session on it asks for."""
     modes = (str(device.get("mode")) for device in devices_of(hello) if device["device_id"] in device_ids)
@@ -74,6 +92,56 @@ def open_params(
     if approvals:
         params["approvals"] = [dict(approval) for approval in approvals]
     return params
+
+
+def claimed_principal() -> dict[str, str]:
+    """Who a program of this user claims to act for; the endpoint's own authentication wins."""
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError):
+        user = "unknown"
+    return {"id": f"local:{user}", "kind": "human"}
+
+
+def approvals(people: Sequence[str]) -> list[dict[str, Any]]:
+    """The people who answer for it, as a session or a permit names them."""
+    return [{"principal": {"id": person, "kind": "human"}} for person in people]
+
+
+Stream = Mapping[str, Any]
+"""One of `streams`: `{stream, device_id?, resource_id?, capability_id?}`."""
+
+
+def subscribe_params(
+    streams: str | Stream | Sequence[str | Stream], *, rate_hz: float | None, filter: Stream | None
+) -> dict[str, Any]:
+    """Of mhs.subscribe; a stream is its name or an object."""
+    named = [streams] if isinstance(streams, str | Mapping) else streams
+    objects = [{"stream": each} if isinstance(each, str) else dict(each) for each in named]
+    return given(streams=objects, rate_hz=rate_hz, filter=filter)
+
+
+def input_digest(capability_id: str, resource: str, input: Mapping[str, Any]) -> str:
+    """What binds a permit to its input [PROTO-036]; ValueError for an input that has no canonical form."""
+    # Few programs issue permits, and the canonical form takes a while to import.
+    from mhsd.wire.canonical import digest
+
+    return digest({"capability_id": capability_id, "resource": resource, "input": input})
+
+
+def only_resource(device: Mapping[str, Any], capability_id: str) -> str:
+    """The one resource that a capability is bound to on the device of this manifest."""
+    bindings = device.get("bindings")
+    entries = [entry for entry in bindings if isinstance(entry, dict)] if isinstance(bindings, list) else []
+    bound = [str(entry.get("resource")) for entry in entries if entry.get("capability_id") == capability_id]
+    if len(bound) == 1:
+        return bound[0]
+    raise error(
+        "MHS.PROTOCOL.INVALID_PARAMS",
+        f"{capability_id} is bound to {len(bound)} resources of {device.get('device_id')}: "
+        f"{', '.join(bound) or 'none'}",
+        "Name the resource that the permit is for.",
+    )
 
 
 def given(**params: Any) -> dict[str, Any]:

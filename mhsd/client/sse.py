@@ -1,7 +1,8 @@
 """Reads a stream of server-sent events: bytes in, messages out. Pure [TPT-016]."""
 
+import json
 import re
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 MAX_MESSAGE_BYTES = 2 * 1024 * 1024
 """A longer message is a broken stream: no event of the protocol comes near it."""
@@ -61,3 +62,15 @@ class SseParser:
         data, event = self._data, self._event
         self._data, self._event, self._size = [], "", 0
         return SseMessage(event or "message", "\n".join(data), self._id) if data else None
+
+
+def event_of(message: SseMessage) -> dict[str, Any] | None:
+    """The params of the `mhs.event` in a message; None for anything else, whose number is then missing."""
+    if message.event != "mhs.event":
+        return None
+    try:
+        notification = json.loads(message.data)
+    except (ValueError, RecursionError):
+        return None
+    params = notification.get("params") if isinstance(notification, dict) else None
+    return params if isinstance(params, dict) else None

@@ -4,7 +4,6 @@ A break is mended by a new connection with Last-Event-ID [TPT-018, TPT-061]; wha
 dropped meanwhile is for the subscriptions to sort out. What the endpoint refuses ends it at once.
 """
 
-import json
 import threading
 import time
 from collections.abc import Callable
@@ -12,13 +11,13 @@ from typing import Protocol
 
 from mhsd.client.backoff import Backoff
 from mhsd.client.errors import MHSError, no_more_events
-from mhsd.client.sse import SseMessage, SseParser, SseTooLong
+from mhsd.client.sse import SseMessage, SseParser, SseTooLong, event_of
 from mhsd.client.transport import Lost, NotSent, Sink
 
 QUIET_S = 90.0
 """A stream that brings nothing for so long, not even the endpoint's comments, is taken for broken."""
 
-_STEADY_S = 30.0
+STEADY_S = 30.0
 """A connection that lasted so long gives the whole budget of attempts back, as an event does."""
 
 
@@ -67,7 +66,7 @@ class SseSource:
                     self._give_up(refusal)
                     return
                 why = str(refusal)
-                at_least_s = _retry_after_s(refusal)
+                at_least_s = retry_after_s(refusal)
             pause_s = self._backoff.pause_s(at_least_s)
             if pause_s is None:
                 self._give_up(no_more_events(why))
@@ -95,22 +94,17 @@ class SseSource:
             with self._lock:
                 self._stream = None
             stream.close()
-            if time.monotonic() - opened_mono_s > _STEADY_S:
+            if time.monotonic() - opened_mono_s > STEADY_S:
                 self._backoff.reset()
 
     def _take(self, message: SseMessage) -> None:
         self._last_event_id = message.id
-        if message.event != "mhs.event":
-            return
-        try:
-            notification = json.loads(message.data)
-        except (ValueError, RecursionError):
-            return  # Its number is missing then, which is reported as a gap.
-        params = notification.get("params") if isinstance(notification, dict) else None
-        if isinstance(params, dict):
-            self._sink.deliver(params)
+        event = event_of(message)
+        if event is not None:
+            self._sink.deliver(event)
 
 
-def _retry_after_s(refusal: MHSError) -> float:
+def retry_after_s(refusal: MHSError) -> float:
+    """How long the endpoint asks to wait, which refused a stream."""
     retry_after_ms = refusal.details.get("retry_after_ms")
     return retry_after_ms / 1000 if isinstance(retry_after_ms, int) else 0.0

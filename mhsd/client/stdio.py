@@ -25,11 +25,18 @@ STOP_GRACE_S = 15.0
 """How long the child may take to bring its devices to their safe state, after its stdin ended and again
 after SIGTERM; more than the endpoint's own stop grace."""
 
-_KEPT_LINES = 40
+KEPT_LINES = 40
+"""How much of what the child says on stderr is kept for the message that tells of its failure."""
 
 
 class ChildFailed(Exception):
     """The child did not end with status 0, which is to be shown to the operator [TPT-008]."""
+
+
+def cannot_start(endpoint: StdioEndpoint, problem: OSError) -> NotSent:
+    """The error of a child that did not start. A missing directory is reported as a missing program, so it is named."""
+    where = f" in {endpoint.cwd}" if endpoint.cwd is not None else ""
+    return NotSent(f"cannot start {endpoint.argv[0]}{where}: {problem.strerror}")
 
 
 class StdioTransport:
@@ -48,7 +55,7 @@ class StdioTransport:
         self._write_lock = threading.Lock()
         self._broken: str | None = None
         self._closed = False
-        self._log: collections.deque[str] = collections.deque(maxlen=_KEPT_LINES)
+        self._log: collections.deque[str] = collections.deque(maxlen=KEPT_LINES)
         try:
             # A session of its own keeps the terminal's Ctrl-C from the child: the operation is cancelled in
             # order first, and the child ends when its stdin does.
@@ -62,9 +69,7 @@ class StdioTransport:
                 start_new_session=True,
             )
         except OSError as problem:
-            # A missing directory is reported as a missing program, so it is named.
-            where = f" in {endpoint.cwd}" if endpoint.cwd is not None else ""
-            raise NotSent(f"cannot start {endpoint.argv[0]}{where}: {problem.strerror}") from None
+            raise cannot_start(endpoint, problem) from None
         assert self._child.stdin is not None
         assert self._child.stdout is not None
         assert self._child.stderr is not None

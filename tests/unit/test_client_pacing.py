@@ -75,6 +75,14 @@ def test_an_endpoint_that_names_no_limits_gets_the_usual_pace() -> None:
     assert sum(pace.reserve("mhs.command", 0.0, 0.0) == 0.0 for _ in range(200)) == 90
 
 
+def test_a_reconnect_is_no_new_burst() -> None:
+    pace = agreed()
+    while pace.reserve("mhs.command", 0.0, 0.0) is not None:
+        pass
+    pace.agree(LIMITS)
+    assert pace.reserve("mhs.command", 0.0, 0.0) is None
+
+
 class Counting:
     """A transport that answers everything and notes what it was sent."""
 

@@ -1,0 +1,88 @@
+"""The heartbeats of a session, from one task that runs while something is open in it [MHSD-4-29].
+
+A session whose program has stopped doing anything is meant to end: its device then goes to its safe state. So
+heartbeats go out only while a call, an operation or a subscription is open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import trio
+
+from mhsd.client.errors import AuthError, MHSError, OutcomeUnknown, SessionError, TransportError
+
+AGAIN_S = 1.0
+"""How soon a heartbeat that got lost is followed by the next."""
+
+
+class Pulse:
+    """`beat` is called every `every_s` seconds while somebody holds the pulse; then `look`, which lets go of what ran
+    unwatched and is over by now. A refused heartbeat ends them, and `over` is told why."""
+
+    def __init__(
+        self,
+        nursery: trio.Nursery,
+        *,
+        beat: Callable[[], Awaitable[object]],
+        look: Callable[[], Awaitable[object]],
+        over: Callable[[MHSError], None],
+        every_s: float,
+    ) -> None:
+        self._nursery = nursery
+        self._beat = beat
+        self._look = look
+        self._over = over
+        self._every_s = every_s
+        self._due_mono_s = trio.current_time() + every_s
+        self._holders = 0
+        self._is_over = False
+        self._running: trio.CancelScope | None = None
+
+    @asynccontextmanager
+    async def held(self) -> AsyncIterator[None]:
+        """The session lives at least as long as the block."""
+        self.hold()
+        try:
+            yield
+        finally:
+            self.release()
+
+    def hold(self) -> None:
+        """One more thing is open."""
+        self._holders += 1
+        if self._running is None and not self._is_over:
+            self._running = trio.CancelScope()
+            self._nursery.start_soon(self._run, self._running)
+
+    def release(self) -> None:
+        """One thing less."""
+        self._holders -= 1
+        if self._holders == 0 and self._running is not None:
+            self._running.cancel()
+            self._running = None
+
+    def end(self) -> None:
+        """No further heartbeat is begun."""
+        self._is_over = True
+        if self._running is not None:
+            self._running.cancel()
+            self._running = None
+
+    async def _run(self, scope: trio.CancelScope) -> None:
+        with scope:
+            while True:
+                await trio.sleep_until(self._due_mono_s)
+                try:
+                    await self._beat()
+                    await self._look()
+                    pause_s = self._every_s
+                except (TransportError, OutcomeUnknown):
+                    pause_s = min(AGAIN_S, self._every_s)
+                except MHSError as refusal:
+                    if isinstance(refusal, SessionError | AuthError):
+                        self.end()
+                        self._over(refusal)
+                    pause_s = self._every_s
+                self._due_mono_s = trio.current_time() + pause_s

@@ -1,0 +1,276 @@
+"""JSON-RPC over WebSocket: one message in a text frame, requests and events on one connection [TPT-021 to TPT-024].
+
+A connection that broke is opened again, and greeted again, when the next call needs one or while a subscription is
+open. An e-stop takes a connection of its own: nothing that the others carry is in its way.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import trio
+from trio_websocket import (
+    ConnectionClosed,
+    ConnectionRejected,
+    HandshakeError,
+    WebSocketConnection,
+    wrap_client_stream,
+)
+
+from mhsd.aclient.background import background
+from mhsd.aclient.events import EventHub
+from mhsd.aclient.link import BadMessage, Link
+from mhsd.aclient.streams import Stream, connect, host_header
+from mhsd.aclient.transport import EventsWanted, Greet
+from mhsd.client.backoff import ATTEMPTS, Backoff
+from mhsd.client.endpoint import HttpEndpoint, parse_endpoint
+from mhsd.client.errors import MHSError, OutcomeUnknown, TransportError, from_answer, no_more_events
+from mhsd.client.http import CONNECT_TIMEOUT_S, Tls
+from mhsd.client.http_answers import answer_of
+from mhsd.client.sse_source import STEADY_S
+from mhsd.client.transport import MAX_ANSWER_BYTES, Answer, NotSent
+
+WS_PATH = "/mhs/v1/ws"
+SUBPROTOCOL = "mhs.v1"
+PING_S = 20.0
+PONG_S = 10.0
+"""A ping goes out this often; an endpoint that has not answered it for so long is taken for gone [TPT-022]."""
+
+CLOSE_S = 2.0
+"""Saying goodbye takes no longer, whatever the endpoint does."""
+
+_QUEUE = 64
+
+
+def parse_ws(text: str) -> HttpEndpoint:
+    """The endpoint that `ws://…` or `wss://…` names; BadEndpoint as for http."""
+    place = parse_endpoint("http" + text.removeprefix("ws"))
+    assert isinstance(place, HttpEndpoint)
+    return place._replace(prefix=place.prefix.removesuffix(WS_PATH))
+
+
+class _Frames:
+    """A WebSocket as a channel of messages."""
+
+    def __init__(self, socket: WebSocketConnection, url: str) -> None:
+        self._socket = socket
+        self._url = url
+        self._closing = trio.Lock()
+
+    async def send(self, message: bytes) -> None:
+        """Sends one text message."""
+        try:
+            await self._socket.send_message(message.decode())
+        except ConnectionClosed as problem:
+            raise trio.BrokenResourceError(self._reason(problem)) from None
+
+    async def receive(self) -> bytes | None:
+        """The next text message."""
+        try:
+            message = await self._socket.get_message()
+        except ConnectionClosed as problem:
+            raise BadMessage(self._reason(problem)) from None
+        if isinstance(message, bytes):
+            raise BadMessage(f"{self._url} sent a binary message")
+        return message.encode()
+
+    def _reason(self, problem: ConnectionClosed) -> str:
+        if problem.reason is None:
+            return f"the connection to {self._url} broke"
+        said = f": {problem.reason.reason}" if problem.reason.reason else ""
+        return f"{self._url} closed the connection ({problem.reason.code}{said})"
+
+    async def ping(self) -> None:
+        """Pings until the endpoint answers no more."""
+        with suppress(ConnectionClosed):
+            while True:
+                await trio.sleep(PING_S)
+                with trio.move_on_after(PONG_S) as waiting:
+                    await self._socket.ping()
+                if waiting.cancelled_caught:
+                    return
+
+    async def aclose(self) -> None:
+        """Says goodbye, once; whoever else closes it waits until that has been said."""
+        async with self._closing:
+            with trio.move_on_after(CLOSE_S), suppress(ConnectionClosed):
+                await self._socket.aclose()
+
+
+class WsTransport:
+    """One connection that every task shares, opened when it is needed."""
+
+    name = "ws"
+    paced = True
+
+    def __init__(
+        self,
+        place: HttpEndpoint,
+        hub: EventHub,
+        nursery: trio.Nursery,
+        *,
+        token: str | None = None,
+        tls: Tls | None = None,
+        attempts: int = ATTEMPTS,
+    ) -> None:
+        place.refuse_insecure()
+        self.place = place
+        self.url = "ws" + place.url.removeprefix("http")
+        self._hub = hub
+        self._nursery = nursery
+        self._context = (tls or Tls()).context() if place.tls else None
+        self._headers = [] if token is None else [(b"Authorization", f"Bearer {token}".encode())]
+        self._attempts = attempts
+        self._greet: Greet | None = None
+        self._current: Link | None = None
+        self._connecting = trio.Lock()
+        self._is_closed = False
+
+    async def greet(self, greet: Greet) -> None:
+        """Says hello, on this connection and on each later one."""
+        self._greet = greet
+        await self._link()
+
+    async def exchange(
+        self, request_id: str, body: bytes, timeout_s: float, *, urgent: bool = False
+    ) -> Answer:
+        """One request and its answer within `timeout_s`; an urgent one has a connection of its own."""
+        until_mono_s = trio.current_time() + timeout_s
+        if urgent:
+            with suppress(NotSent):
+                return await self._exchange_alone(request_id, body, timeout_s)
+        link: Link | None = None
+        with trio.move_on_at(until_mono_s):
+            link = await self._link()
+        if link is None:
+            raise NotSent(f"{self.url} took no connection within {timeout_s:g} s")
+        left_s = max(0.001, until_mono_s - trio.current_time())
+        return await link.exchange(request_id, body, left_s, urgent=urgent)
+
+    async def _exchange_alone(self, request_id: str, body: bytes, timeout_s: float) -> Answer:
+        link = await self._open()
+        try:
+            return await link.exchange(request_id, body, timeout_s, urgent=True)
+        finally:
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + CLOSE_S):
+                await link.aclose()
+
+    async def _link(self) -> Link:
+        """The connection that there is, or a new one, on which hello has been said."""
+        async with self._connecting:
+            if self._current is not None and self._current.why_broken is None:
+                return self._current
+            link = await self._open()
+            try:
+                if self._greet is not None:
+                    await self._greet(link.exchange)
+            except (OutcomeUnknown, TransportError) as problem:
+                # Hello got lost: of the call that waits for this connection nothing has left.
+                link.fail(str(problem))
+                raise NotSent(str(problem)) from None
+            except BaseException:
+                link.fail("hello was refused")
+                raise
+            self._current = link
+            return link
+
+    async def _open(self) -> Link:
+        if self._is_closed:
+            raise NotSent("the client is closed")
+        stream = await connect(self.place, self._context)
+        link: Link = await self._nursery.start(self._serve, stream)
+        return link
+
+    async def _serve(self, stream: Stream, *, task_status: trio.TaskStatus[Link]) -> None:
+        """Runs one connection to its end; NotSent or MHSError where it does not become a WebSocket."""
+        link: Link | None = None
+        try:
+            async with background() as nursery:
+                frames = _Frames(await self._upgraded(stream, nursery), self.url)
+                link = Link(frames, self._hub, self.url)
+                task_status.started(link)
+                async with background() as beside:
+                    beside.start_soon(self._watch, frames, link)
+                    await link.run()
+                await frames.aclose()
+        except (NotSent, MHSError):
+            raise
+        except Exception as problem:
+            # trio-websocket lets through whatever wsproto makes of a peer's bytes; it ends this connection only.
+            why = f"{self.url} broke the rules of WebSocket ({type(problem).__name__})"
+            if link is None:
+                raise NotSent(why) from None
+            link.fail(why)
+        finally:
+            await trio.aclose_forcefully(stream)
+
+    async def _watch(self, frames: _Frames, link: Link) -> None:
+        await frames.ping()
+        link.fail(f"{self.url} does not answer any more")
+        await frames.aclose()
+
+    async def _upgraded(self, stream: Stream, nursery: trio.Nursery) -> WebSocketConnection:
+        try:
+            with trio.fail_after(CONNECT_TIMEOUT_S):
+                return await wrap_client_stream(
+                    nursery,
+                    stream,
+                    host_header(self.place),
+                    self.place.prefix + WS_PATH,
+                    subprotocols=[SUBPROTOCOL],
+                    extra_headers=self._headers,
+                    message_queue_size=_QUEUE,
+                    max_message_size=MAX_ANSWER_BYTES,
+                )
+        except trio.TooSlowError:
+            raise NotSent(f"{self.url} began no WebSocket within {CONNECT_TIMEOUT_S:g} s") from None
+        except ConnectionRejected as refused:
+            raise self._refusal(refused) from None
+        except (HandshakeError, ConnectionClosed) as problem:
+            raise NotSent(f"{self.url} began no WebSocket: {problem}") from None
+
+    def _refusal(self, refused: ConnectionRejected) -> Exception:
+        headers = {
+            name.decode("latin-1").lower(): value.decode("latin-1") for name, value in refused.headers or ()
+        }
+        if refused.status_code >= 500:
+            return NotSent(f"{self.url} answered HTTP {refused.status_code}")
+        answer = answer_of(self.url, "", refused.status_code, headers.get, refused.body or b"")
+        return from_answer(answer.body.get("error"), refused.status_code)
+
+    async def bring_events(self, wanted: EventsWanted) -> None:
+        """They come with the answers; when the connection breaks, a new one takes over the session [TPT-063]."""
+        backoff = Backoff(attempts=self._attempts)
+        while True:
+            link, began_mono_s, taken = (
+                await self._take_over(wanted, backoff),
+                trio.current_time(),
+                self._hub.taken,
+            )
+            await link.broken.wait()
+            wanted.interrupt()
+            if self._hub.taken > taken or trio.current_time() - began_mono_s > STEADY_S:
+                backoff.reset()
+
+    async def _take_over(self, wanted: EventsWanted, backoff: Backoff) -> Link:
+        """A connection to which the events of the session come, because it was the last that used it."""
+        while True:
+            try:
+                link = await self._link()
+                await wanted.touch()
+            except NotSent as problem:
+                why = str(problem)
+            except (OutcomeUnknown, TransportError) as problem:
+                why = problem.message
+            else:
+                return link
+            pause_s = backoff.pause_s()
+            if pause_s is None:
+                raise no_more_events(why)
+            await trio.sleep(pause_s)
+
+    async def aclose(self) -> None:
+        """Says goodbye."""
+        self._is_closed = True
+        if self._current is not None:
+            await self._current.aclose()

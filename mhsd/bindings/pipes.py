@@ -29,7 +29,7 @@ def claim() -> Pipes:
     of them is closed.
     """
     if sys.stdin is None or sys.stdout is None:
-        raise StartError("--stdio needs stdin and stdout, and one of them is closed", exit_code=2)
+        raise StartError("--stdio and --mcp need stdin and stdout, and one of them is closed", exit_code=2)
     sys.stdout.flush()
     null = os.open(os.devnull, os.O_RDWR)
     if sys.stderr is None:  # Before anything else is opened: a closed 2 is the next number to be given away.

@@ -25,6 +25,7 @@ _EXAMPLES = (
     "mhsd",
     "mhsd conveyor-workcell scpi-psu --state-dir state",
     "mhsd --stdio conveyor-workcell",
+    "mhsd --mcp conveyor-workcell",
 )
 
 
@@ -110,6 +111,7 @@ def _parameter(option: Option) -> inspect.Parameter:
         annotation = Annotated[
             kind | None,
             typer.Option(
+                *([option.short] if option.short else []),
                 option.flag,
                 metavar=metavar,
                 help=f"{option.help}{_default(option)}",

@@ -73,6 +73,30 @@ class Config:
         default=False,
         metadata=_about("switch", "Transport", "Serve NDJSON on stdin and stdout instead of HTTP"),
     )
+    mcp: bool = field(
+        default=False,
+        metadata=_about("switch", "MCP", "Serve the devices as tools to an MCP client on stdin and stdout"),
+    )
+    endpoint: str | None = field(
+        default=None,
+        metadata=_about(
+            "text",
+            "MCP",
+            "With --mcp: serve the devices of this endpoint, which runs elsewhere; --token-file holds the token for it",
+            metavar="URL",
+            short="-e",
+        ),
+    )
+    mcp_config: Path | None = field(
+        default=None, metadata=_file("MCP", "Host policy: what a model may do, TOML", metavar="PATH")
+    )
+    operator_tools: bool = field(
+        default=False, metadata=_about("switch", "MCP", "Offer reset and permit to the model too")
+    )
+    allow_external_sessions: bool = field(
+        default=False,
+        metadata=_about("switch", "MCP", "Let a model name sessions that this connection did not open"),
+    )
     host: str = field(
         default="127.0.0.1", metadata=_about("text", "Transport", "Address to listen on", metavar="ADDRESS")
     )
@@ -208,7 +232,14 @@ class Config:
         values["unknown_variables"] = sources.unknown_variables(OPTIONS, environ)
         config = cls(**values)
         config._check()
+        if config.endpoint is not None and flags.get("targets"):
+            refuse("with -e the devices are those of that endpoint; leave the TARGET out")
         return config
+
+    @property
+    def on_pipes(self) -> bool:
+        """Whether stdin and stdout carry a protocol, and nothing listens on the network."""
+        return self.stdio or self.mcp
 
     @property
     def has_ws_listener(self) -> bool:
@@ -221,6 +252,10 @@ class Config:
 
     def _check(self) -> None:
         """Refuse combinations that no start can make sense of."""
+        if self.stdio and self.mcp:
+            refuse("--stdio and --mcp both want stdin and stdout; give one of them")
+        if self.endpoint is not None and not self.mcp:
+            refuse("-e names the endpoint that --mcp projects, and --mcp is not given")
         if not _ENDPOINT_ID.fullmatch(self.endpoint_id):
             refuse(f"--endpoint-id {self.endpoint_id!r} is not of the form mhs://host[:port][/prefix]")
         if self.tls_key is not None and self.tls_cert is None:

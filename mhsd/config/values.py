@@ -34,6 +34,8 @@ class Option:
     maximum: float | None = None
     positional: bool = False
     group: str = "General"
+    short: str | None = None
+    """A flag of one letter beside the long one."""
 
     @property
     def flag(self) -> str:

@@ -23,7 +23,7 @@ def main(config: Config, environ: MutableMapping[str, str] = os.environ) -> int:
     Raises StartError, one line and an exit code, where the daemon cannot serve what was asked for.
     """
     pipes = None
-    if config.stdio:
+    if config.on_pipes:
         from mhsd.bindings.pipes import claim
 
         pipes = claim()
@@ -32,9 +32,13 @@ def main(config: Config, environ: MutableMapping[str, str] = os.environ) -> int:
     from mhsd.daemon.logs import Log
 
     with Log(config.log_format, config.log_level):
-        from mhsd.daemon.run import run
-
         try:
+            if config.endpoint is not None and pipes is not None:
+                from mhsd.daemon.mcp import run_remote
+
+                return run_remote(config, pipes)
+            from mhsd.daemon.run import run
+
             return run(config, pipes, environ)
         except BaseExceptionGroup as group:
             raise _start_error(group) from None

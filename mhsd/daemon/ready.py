@@ -6,9 +6,10 @@ import json
 import os
 import sys
 from contextlib import suppress
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
-from mhsd.services.endpoint import Endpoint
+if TYPE_CHECKING:
+    from mhsd.services.endpoint import Endpoint
 
 _USUAL_URL = "http://127.0.0.1:7400"
 _STEP = "cap.world.step.v1"
@@ -29,6 +30,12 @@ def announce(url: str | None, ws_url: str | None, endpoint: Endpoint, *, wants_h
     _write(sys.stderr if url is None else sys.stdout, json.dumps(ready) + "\n")
     if url is not None and (wants_hints or (sys.stderr is not None and sys.stderr.isatty())):
         _write(sys.stderr, _hints(url, endpoint))
+
+
+def announce_projection(endpoint_id: str, devices: int) -> None:
+    """The ready line of a projection of an endpoint that runs elsewhere."""
+    ready = {"mhs_ready": True, "url": None, "ws_url": None, "endpoint_id": endpoint_id, "devices": devices}
+    _write(sys.stderr, json.dumps(ready) + "\n")
 
 
 def _write(stream: TextIO | None, text: str) -> None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import gc
 import logging
 import time
-from collections.abc import MutableMapping, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from collections.abc import AsyncIterator, MutableMapping, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
 from typing import TYPE_CHECKING
 
 import trio
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from mhsd.bindings.local import LocalSocket
     from mhsd.bindings.stdio import Stdio
     from mhsd.bindings.tls import Listening
+    from mhsd.mcp.host import McpHost
 
 log = logging.getLogger("mhsd.daemon")
 
@@ -58,7 +59,7 @@ def run(config: Config, pipes: Pipes | None, environ: MutableMapping[str, str]) 
         log.warning("%s is no option of mhsd and has no effect", name)
     tokens = TokenFiles.load(config.token_file, config.operator_token_file)
     devices = load_devices(config, operator_configured=tokens.operator_configured)
-    allow_files(needed_files(0 if config.stdio else config.max_connections, len(devices)))
+    allow_files(needed_files(0 if config.on_pipes else config.max_connections, len(devices)))
     return trio.run(_Daemon(config, tokens, devices, pipes, environ).main)
 
 
@@ -106,9 +107,9 @@ class _Daemon:
     # Parts
 
     async def _listen(self) -> Listening | None:
-        """The listening sockets, taken before any device is touched; none with --stdio."""
+        """The listening sockets, taken before any device is touched; none with --stdio and --mcp."""
         config = self._config
-        if config.stdio:
+        if config.on_pipes:
             return None
         from mhsd.bindings import tls
 
@@ -127,7 +128,7 @@ class _Daemon:
         """The local socket, by which the users of this machine reach every endpoint."""
         from mhsd.bindings import local, tls
 
-        kind = "stdio" if listening is None else f"http-{tls.port_of(listening.http)}"
+        kind = self._binding if listening is None else f"http-{tls.port_of(listening.http)}"
         return local.local_socket(kind, self._config.socket_group, self._environ)
 
     def _open_store(self) -> AbstractAsyncContextManager[Store]:
@@ -147,31 +148,44 @@ class _Daemon:
             devices=self._devices,
             store=store,
             limits=Limits.of(config),
-            features=(*(("stdio",) if config.stdio else ("http", "sse", "ws")), "batch"),
+            features=(*(("http", "sse", "ws") if self._pipes is None else (self._binding,)), "batch"),
             armed=armed_paths(config),
             operator_configured=self._tokens.operator_configured,
             stop_grace_s=config.stop_grace_s,
         )
 
-    def _open_binding(self, door: Dispatch, listening: Listening | None) -> Front | Stdio:
+    @property
+    def _binding(self) -> str:
+        """What serves on stdin and stdout."""
+        return "mcp" if self._config.mcp else "stdio"
+
+    @asynccontextmanager
+    async def _open_binding(
+        self, door: Dispatch, listening: Listening | None
+    ) -> AsyncIterator[Front | Stdio | McpHost]:
         config = self._config
-        if self._pipes is not None:
+        if self._pipes is None:
+            from mhsd.bindings.http import open_http
+
+            assert listening is not None
+            yield open_http(config, door, self._tokens, listening)
+        elif config.mcp:
+            from mhsd.daemon.mcp import projection
+
+            async with projection(config, door, self._pipes) as host:
+                yield host
+        else:
             from mhsd.bindings.stdio import open_stdio
 
-            return open_stdio(door, self._tokens.local, self._pipes, max_line_bytes=config.max_request_bytes)
-        from mhsd.bindings.http import open_http
-
-        assert listening is not None
-        return open_http(config, door, self._tokens, listening)
+            yield open_stdio(door, self._tokens.local, self._pipes, max_line_bytes=config.max_request_bytes)
 
     # Life
 
     async def _serve(self, endpoint: Endpoint, listening: Listening | None, socket: LocalSocket) -> None:
         from mhsd.bindings.http import open_local
 
-        async with trio.open_nursery() as nursery:
-            door = Dispatch(endpoint)
-            binding = self._open_binding(door, listening)
+        door = Dispatch(endpoint)
+        async with self._open_binding(door, listening) as binding, trio.open_nursery() as nursery:
             urls = binding.url, binding.ws_url
             local = open_local(self._config, door, self._tokens, socket, urls=urls)
             nursery.start_soon(local.serve)
@@ -181,14 +195,16 @@ class _Daemon:
             self._stop.started()
             announce(*urls, endpoint, wants_hints=self._wants_hints)
             log.info("the local socket is %s", socket.path)
-            self._notifier.ready(f"serving {len(endpoint.devices)} device(s) at {binding.url or 'stdio'}")
+            self._notifier.ready(
+                f"serving {len(endpoint.devices)} device(s) at {binding.url or self._binding}"
+            )
             # What exists now lives as long as the daemon; the collector need not look at it again.
             gc.freeze()
             await self._stop.wait()
             await self._take_down(endpoint, binding, local)
             nursery.cancel_scope.cancel()
 
-    async def _take_down(self, endpoint: Endpoint, binding: Front | Stdio, local: Front) -> None:
+    async def _take_down(self, endpoint: Endpoint, binding: Front | Stdio | McpHost, local: Front) -> None:
         log.info("stopping: %s", self._stop.reason)
         self._notifier.stopping()
         binding.drain()

@@ -93,6 +93,7 @@ class McpHost:
     """Serves the one client at the other end of two streams, which it closes at the end."""
 
     url = None
+    ws_url = None
 
     def __init__(self, server: Server, receive: trio.abc.ReceiveStream, send: trio.abc.SendStream) -> None:
         self.session = McpSession()

@@ -48,7 +48,7 @@ def _of_device(root: str, path: str, manifest: Mapping[str, Any]) -> Iterator[di
     name = str(manifest.get("display_name", path))
     yield {
         "uri": uri,
-        "name": path,
+        "name": path.removeprefix("/"),
         "title": name,
         "description": f"The manifest of {name}",
         "mimeType": _JSON,
@@ -57,7 +57,7 @@ def _of_device(root: str, path: str, manifest: Mapping[str, Any]) -> Iterator[di
         resource_id = resource["resource_id"]
         yield {
             "uri": f"{uri}{_RESOURCES}{resource_id}",
-            "name": f"{path}{_RESOURCES}{resource_id}",
+            "name": f"{path}{_RESOURCES}{resource_id}".removeprefix("/"),
             "title": f"{name}: {resource_id}",
             "description": f"The present state of {resource_id} of {name}",
             "mimeType": _JSON,

@@ -16,7 +16,7 @@ from mhsd.services.subscriptions import EventStream
 
 PrincipalKind = Literal["agent", "human", "service"]
 Role = Literal["reader", "client", "operator"]
-Binding = Literal["stdio", "http", "ws"]
+Binding = Literal["stdio", "http", "ws", "mcp"]
 
 FREE = frozenset({"mhs.hello", "mhs.safety.estop", "mhs.safety.status"})
 """What a peer may call before its hello, and one that may only stop at all."""

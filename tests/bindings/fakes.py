@@ -75,6 +75,7 @@ class Events:
 
     def __init__(self) -> None:
         self.ended = False
+        self.closed = False
         self.takes: list[int] = []
         """How many bytes of messages each `take` has given."""
         self._waiting: deque[Sent] = deque()
@@ -87,6 +88,13 @@ class Events:
     def end(self) -> None:
         self.ended = True
         self._news.set()
+
+    def close(self) -> None:
+        self.closed = True
+
+    @property
+    def has_more(self) -> bool:
+        return bool(self._waiting)
 
     async def wait(self) -> None:
         if not self._waiting and not self.ended:
@@ -142,13 +150,17 @@ class EchoDoor:
         self.gate_was_held: list[bool] = []
         self.searches: list[Search] = []
         self.streams = EventStreams()
+        self.connections: list[Events] = []
+        """The events of each connection that orders its messages."""
+        self.charged: list[Peer] = []
 
     def search(self, peer: Peer) -> Search:
         self.searches.append(Search())
         return self.searches[-1]
 
-    def events(self) -> None:
-        return None
+    def events(self) -> Events:
+        self.connections.append(Events())
+        return self.connections[-1]
 
     def charge(self, peer: Peer) -> None:
         self.charged.append(peer)
@@ -211,6 +223,7 @@ class Client:
         self._buffer = bytearray()
         self._body = bytearray()
         self._is_chunked = False
+        self._chunk_left = 0
 
     async def send(self, data: bytes) -> None:
         await self.stream.send_all(data)
@@ -269,17 +282,23 @@ class Client:
             if b"\n\n" not in self._body:
                 await self._more()
             return
-        while b"\r\n" not in self._buffer:
+        if self._chunk_left == 0:
+            while b"\r\n" not in self._buffer:
+                await self._more()
+            size, _, self._buffer[:] = self._buffer.partition(b"\r\n")
+            if int(size, 16) == 0:
+                while len(self._buffer) < 2:
+                    await self._more()
+                del self._buffer[:2]
+                raise EOFError
+            self._chunk_left = int(size, 16) + 2  # With the line end behind it.
+        if not self._buffer:
             await self._more()
-        size = int(self._buffer.partition(b"\r\n")[0], 16)
-        start = self._buffer.index(b"\r\n") + 2
-        while len(self._buffer) < start + size + 2:
-            await self._more()
-        assert self._buffer[start + size : start + size + 2] == b"\r\n"
-        self._body += self._buffer[start : start + size]
-        del self._buffer[: start + size + 2]
-        if size == 0:
-            raise EOFError
+        piece = self._buffer[: self._chunk_left]
+        del self._buffer[: len(piece)]
+        self._chunk_left -= len(piece)
+        # What is left of this chunk says how much of the piece is its line end.
+        self._body += piece[: max(0, len(piece) - max(0, 2 - self._chunk_left))]
 
     async def _more(self) -> None:
         data = await self.stream.receive_some(65536)

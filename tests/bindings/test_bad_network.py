@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import random
+from functools import partial
+from pathlib import Path
+
 import pytest
 import trio
 import trio.testing
 
 from tests.bindings.conftest import Served
-from tests.bindings.fakes import Client, call, until
+from tests.bindings.fakes import Client, Sent, call, until
 from tests.bindings.proxy import Proxy, open_proxy
+from tests.lab import HttpWire, Lab, Session, running
 
 BODY = call()
 
@@ -102,3 +108,82 @@ async def test_who_is_cut_off_while_an_answer_is_awaited_is_not_waited_for(serve
 async def _expect_the_end(client: Client, body: bytes) -> None:
     with pytest.raises((EOFError, trio.BrokenResourceError)):
         await client.post(body)
+
+
+# Streams of events
+
+
+async def test_a_stream_in_single_bytes_is_whole(served: Served) -> None:
+    async with open_proxy(served.port) as proxy:
+        proxy.to_endpoint.split = proxy.to_client.split = 1
+        client = await through(proxy)
+        assert (await client.events()).status == 200
+        assert await client.block() == "retry: 3000"
+        events = [Sent("sub_A", seq, b'{"seq":%d}' % seq) for seq in range(20)]
+        served.door.streams.opened[0].push(*events)
+        for event in events:
+            assert (await client.block()).endswith(f'data: {{"seq":{event.seq}}}')
+
+
+async def test_a_stream_that_is_cut_is_given_back_at_once(served: Served) -> None:
+    async with open_proxy(served.port) as proxy:
+        client = await through(proxy)
+        assert (await client.events()).status == 200
+        proxy.cut()
+        await until(lambda: served.door.streams.open_now == 0 and not served.front.connections)
+        assert served.front.defects == 0
+
+
+async def test_a_stream_that_is_held_on_its_way_stays_open_and_goes_on(served: Served) -> None:
+    async with open_proxy(served.port) as proxy:
+        client = await through(proxy)
+        assert (await client.events()).status == 200
+        assert await client.block() == "retry: 3000"
+        proxy.hold()
+        served.door.streams.opened[0].push(Sent("sub_A", 1, b"{}"))
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        assert served.door.streams.open_now == 1
+        proxy.release()
+        assert (await client.block()).startswith("id: sub_A:1\n")
+
+
+STEPS = 40
+
+
+async def resumed(lab: Lab, session: Session, start: int) -> list[int]:
+    """The seqs of all events, read through connections that are cut again and again."""
+    assert isinstance(lab.wire, HttpWire)
+    rng = random.Random(6)
+    seqs = [start - 1]
+    last = "Accept: */*"
+    async with open_proxy(int(lab.wire.port)) as proxy:
+        with trio.fail_after(60):
+            while seqs[-1] < start + STEPS - 1:
+                # An answer's head, and a few events; the cut may be anywhere in one.
+                proxy.to_client.cut_after = 250 + rng.randrange(2500)
+                proxy.to_client.split = rng.choice([None, 1, 50])
+                client = await through(proxy)
+                async with client.stream:
+                    try:
+                        assert (await client.events(f"?session_id={session.id}", last)).status == 200
+                        while seqs[-1] < start + STEPS - 1:
+                            fields = dict(line.split(": ", 1) for line in (await client.block()).split("\n"))
+                            if "id" in fields:
+                                last = f"Last-Event-ID: {fields['id']}"
+                                seqs.append(json.loads(fields["data"])["params"]["seq"])
+                    except (EOFError, trio.BrokenResourceError):
+                        continue
+    assert proxy.connections > 3
+    return seqs[1:]
+
+
+def test_who_is_cut_off_again_and_again_gets_every_event_once(tmp_path: Path) -> None:
+    """TPT-018, TPT-061, TPT-063: the session lives on, and Last-Event-ID leaves out and repeats nothing."""
+    with running("http", tmp_path, "--rate-per-s", "100000", "--rate-burst", "100000") as lab:
+        session = lab.open()
+        streams = [{"stream": "state", "resource_id": "world"}]
+        start = session.call("mhs.subscribe", streams=streams, deadline_ms=5000)["seq_start"]
+        for _ in range(STEPS):
+            session.completed("cap.world.step.v1", {"ticks": 1})
+        seqs = trio.run(partial(resumed, lab, session, start))
+    assert seqs == list(range(start, start + STEPS))

@@ -115,6 +115,8 @@ def _settings(command: Command) -> dict[str, Any]:
             "context_settings": {"ignore_unknown_options": True, "allow_extra_args": True},
             "add_help_option": False,
         }
+    if command.hands_on_rest:
+        return {"context_settings": {"allow_extra_args": True, "allow_interspersed_args": False}}
     return {}
 
 

@@ -20,11 +20,10 @@ from mhsd.cli.link import Link
 from mhsd.cli.targets import named
 from mhsd.cli.terminal import Paint, emit, plain, say, table, value
 from mhsd.client.client import Client
-from mhsd.client.errors import error
+from mhsd.client.evidence import NEWEST, exported_pages
+from mhsd.client.ledger import LedgerCheck
 from mhsd.client.naming import devices_of, path_of
 
-_NEWEST = ("created_at", "head_digest", "signature")
-"""Members that the last page has right, for all of them."""
 _SHOWN = 20
 """How many receipts the table for a person has; all of them are in the bundle."""
 
@@ -55,26 +54,33 @@ def evidence(
             help="with --verify: all must be signed by this key, as the endpoint's descriptor once showed it",
         ),
     ] = None,
+    ledger: Annotated[
+        Path | None,
+        typer.Option("--ledger", metavar="FILE", help="check the ledger of a code file against the evidence"),
+    ] = None,
     device: DeviceOption = None,
     session: Annotated[
         str | None, typer.Option("--session", metavar="ID", help="only the receipts of this session")
     ] = None,
 ) -> int:
     """The evidence bundle, or with --verify the report on it; 1 when it is not valid."""
+    kept = None if ledger is None else json_file(ledger, "a ledger")
+    verify = verify or kept is not None
     if file is not None:
         bundle = json_file(file, "an evidence bundle")
         verify = verify or output is None
-        export = _take(iter([bundle]), output, public_key, verify=verify, keep=True)
+        export = _take(iter([bundle]), output, public_key, kept, verify=verify, keep=True)
     else:
         with link.client() as client:
             pages = exported_pages(client, _selection(client, device, session))
             keep = output is None and not verify
-            export = _take(pages, output, public_key, verify=verify, keep=keep)
+            export = _take(pages, output, public_key, kept, verify=verify, keep=keep)
     if link.json:
         emit(_document(export, output))
     else:
         say(_lines(export, output))
-    return exits.OK if export.report is None or export.report["valid"] else exits.FAILED
+    reports = [report for report in (export.report, export.ledger) if report is not None]
+    return exits.OK if all(report["valid"] for report in reports) else exits.FAILED
 
 
 @attrs.define
@@ -84,6 +90,7 @@ class Export:
     bundle: Bundle
     count: int = 0
     report: dict[str, Any] | None = None
+    ledger: dict[str, Any] | None = None
 
 
 def _selection(client: Client, device: str | None, session: str | None) -> dict[str, Any]:
@@ -95,24 +102,19 @@ def _selection(client: Client, device: str | None, session: str | None) -> dict[
     return selection
 
 
-def exported_pages(client: Client, selection: Mapping[str, Any]) -> Iterator[Bundle]:
-    """Every page of the endpoint's evidence in order, until the head [EVID-001]."""
-    page = client.call("mhs.evidence.export", selection)
-    yield page
-    while page.get("truncation"):
-        since = page["truncation"].get("next_since_receipt")
-        page = client.call("mhs.evidence.export", {**selection, "since_receipt": since})
-        if not page.get("receipts"):
-            raise error("MHS.PROTOCOL.INVALID_REQUEST", "the endpoint's next page of evidence is empty")
-        yield page
-
-
 def _take(
-    pages: Iterator[Bundle], output: Path | None, public_key: str | None, *, verify: bool, keep: bool
+    pages: Iterator[Bundle],
+    output: Path | None,
+    public_key: str | None,
+    ledger: Mapping[str, Any] | None,
+    *,
+    verify: bool,
+    keep: bool,
 ) -> Export:
     """Goes over the pages once: checks, writes and keeps them as asked, and holds one at a time otherwise."""
     first = next(pages)
     check = _checker(first, public_key) if verify else None
+    ledger_check = None if ledger is None else LedgerCheck(ledger, _endpoint_id(first))
     with _writer(output, first) as write:
         export = Export(dict(first) if keep else {**first, "receipts": []})
         for page in chain([first], pages):
@@ -123,15 +125,24 @@ def _take(
                 check.turn(page)
                 for receipt in receipts:
                     check.add(receipt)
+            if ledger_check is not None:
+                for receipt in receipts:
+                    ledger_check.add(receipt)
             write(receipts)
             if keep and page is not first:
                 export.bundle["receipts"] = [*export.bundle["receipts"], *receipts]
             # Created and headed as the last page says, which is the newest.
-            newest = {name: page[name] for name in _NEWEST if page.get(name) is not None}
+            newest = {name: page[name] for name in NEWEST if page.get(name) is not None}
             export.bundle |= {**newest, "truncation": None} if page is not first else newest
-        write(None, {name: export.bundle[name] for name in _NEWEST if name in export.bundle})
+        write(None, {name: export.bundle[name] for name in NEWEST if name in export.bundle})
     export.report = None if check is None else check.report()
+    export.ledger = None if ledger_check is None else ledger_check.report()
     return export
+
+
+def _endpoint_id(bundle: Mapping[str, Any]) -> str:
+    info = bundle.get("endpoint_info")
+    return str(info.get("endpoint_id")) if isinstance(info, dict) else ""
 
 
 def _checker(bundle: Mapping[str, Any], public_key: str | None) -> "BundleCheck":
@@ -165,7 +176,7 @@ def _writer(path: Path | None, first: Bundle) -> Iterator[_Write]:
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         with partial.open("w", encoding="utf-8") as file:
-            lasting = {name: each for name, each in first.items() if name not in (*_NEWEST, "receipts")}
+            lasting = {name: each for name, each in first.items() if name not in (*NEWEST, "receipts")}
             file.write(_json({**lasting, "truncation": None})[:-1] + ', "receipts": [')
             separator = "\n"
 
@@ -193,14 +204,16 @@ def _json(value: Any) -> str:
 
 
 def _document(export: Export, output: Path | None) -> Any:
+    ledger = {} if export.ledger is None else {"ledger": export.ledger}
     if output is not None:
         return {
             "file": str(output),
             "receipts": export.count,
             "head_digest": export.bundle.get("head_digest"),
             "report": export.report,
+            **ledger,
         }
-    return export.bundle if export.report is None else export.report
+    return export.bundle if export.report is None else {**export.report, **ledger}
 
 
 def _lines(export: Export, output: Path | None) -> list[str]:
@@ -214,7 +227,8 @@ def _lines(export: Export, output: Path | None) -> list[str]:
             *([["written to", str(output)]] if output is not None else []),
         ]
     )
-    return lines if export.report is None else [*lines, *_report_lines(export.report)]
+    lines += [] if export.report is None else _report_lines(export.report)
+    return lines if export.ledger is None else [*lines, *_ledger_lines(export.ledger)]
 
 
 def _receipt_table(receipts: list[Any]) -> list[str]:
@@ -248,6 +262,13 @@ def _report_lines(report: Mapping[str, Any]) -> list[str]:
             f"  seq {value(problem.get('seq'))}: {value(problem.get('mhs_code'))} {value(problem.get('detail'))}"
         )
     return lines
+
+
+def _ledger_lines(report: Mapping[str, Any]) -> list[str]:
+    paint = Paint(sys.stdout)
+    head = paint("good", "LEDGER VALID") if report["valid"] else paint("bad", "LEDGER NOT VALID")
+    text = f"{head}  {report['checked']} of {report['entries']} entries are receipts of this evidence"
+    return [text, *(f"  {plain(problem)}" for problem in report["errors"])]
 
 
 def _signature_line(signature: Mapping[str, Any]) -> str:

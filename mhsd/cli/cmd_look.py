@@ -1,7 +1,8 @@
 """`hello`, `devices`, `describe`, `read`: looking at an endpoint and its devices."""
 
 import sys
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 import typer
 
@@ -14,6 +15,8 @@ from mhsd.cli.render import reading_lines, units_of
 from mhsd.cli.render_devices import device_lines, device_table, trust_of
 from mhsd.cli.targets import chosen, manifests, named, resource_of
 from mhsd.cli.terminal import Paint, emit, say, table, value
+from mhsd.client.client import Client
+from mhsd.client.discovery import capability_classes
 from mhsd.client.naming import devices_of
 from mhsd.client.session import Session
 
@@ -67,6 +70,9 @@ def describe(
     also_device: Annotated[
         str | None, typer.Option("--device", metavar="DEVICE", help="the same, as other commands spell it")
     ] = None,
+    python: Annotated[
+        bool, typer.Option("--python", help="write a Python module of typed methods for the device")
+    ] = False,
 ) -> int:
     """Everything about a device before it is used: mode, risk, gaps and trust first [TPT-050]."""
     if device is not None and also_device not in (None, device):
@@ -75,6 +81,8 @@ def describe(
     with link.client() as client:
         answered = client.hello()
         every = manifests(client)
+        if python:
+            return _python(client, chosen(every, device), as_json=link.json)
     shown = every if device is None else [named(every, device)]
     described = [(manifest, trust_of(answered, str(manifest["device_id"]))) for manifest in shown]
     if link.json:
@@ -83,6 +91,18 @@ def describe(
     paint = Paint(sys.stdout)
     for index, (manifest, trust) in enumerate(described):
         say([*([""] if index else []), *device_lines(manifest, trust, paint)])
+    return exits.OK
+
+
+def _python(client: Client, manifest: Mapping[str, Any], *, as_json: bool) -> int:
+    """The typed bindings of one device, made of its manifest and its capability classes [TPT-054]."""
+    from mhsd.client.bindings_generator import python_module
+
+    text = python_module(manifest, capability_classes(client, manifest))
+    if as_json:
+        emit({"device_id": manifest.get("device_id"), "digest": manifest.get("digest"), "module": text})
+    else:
+        sys.stdout.write(text)
     return exits.OK
 
 

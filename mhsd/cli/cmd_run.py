@@ -32,8 +32,8 @@ from mhsd.client.token_file import BadTokenFile
 @client_command
 def run(
     link: Link,
+    context: typer.Context,
     script: Annotated[Path, typer.Argument(metavar="SCRIPT", help="the code file; what follows is for it")],
-    arguments: Annotated[list[str] | None, typer.Argument(metavar="[ARGUMENTS]...")] = None,
     ledger_file: Annotated[
         Path | None,
         typer.Option("--ledger", metavar="FILE", help="where the ledger goes, else ./SCRIPT.ledger.json"),
@@ -49,7 +49,7 @@ def run(
         raise UsageProblem(f"the ledger {path} cannot be written: {problem.strerror}") from None
     lab.default = lab.Default(place, token, link.timeout_s)
     with _stdout_for_json(wanted=link.json):
-        end = _run(script, source, arguments or [], kept)
+        end = _run(script, source, context.args, kept)
     document = kept.finish(end.outcome, end.code, rfc3339(time.time()))
     _show(link, path, document, end)
     return end.code
@@ -126,7 +126,10 @@ def _ended_by(problem: BaseException, script: Path) -> _End:
         note([plain(line) for line in str(problem).split("\n")])
         return _End("failed", exits.FAILED, where=where)
     # The frames of this program stand above those of the file and tell nobody anything.
-    note(traceback.format_exception(type(problem), problem, _from_script(problem, script)))
+    lines = "".join(
+        traceback.format_exception(type(problem), problem, _from_script(problem, script))
+    ).splitlines()
+    note([plain(line) for line in lines])
     return _End("failed", exits.FAILED, where=where)
 
 

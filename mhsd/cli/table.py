@@ -11,6 +11,7 @@ from mhsd.cli import (
     cmd_look,
     cmd_ops,
     cmd_registry,
+    cmd_run,
     cmd_safety,
     cmd_session,
     cmd_token,
@@ -21,7 +22,10 @@ from mhsd.cli import (
 
 
 class Command(NamedTuple):
-    """One command; `run` is None where app.py makes the function. `text` is the help below the summary."""
+    """One command; `run` is None where app.py makes the function. `text` is the help below the summary.
+
+    With `hands_on_rest` what follows the first argument is not for the command itself.
+    """
 
     name: str
     run: Callable[..., int] | None
@@ -29,6 +33,7 @@ class Command(NamedTuple):
     text: str = ""
     examples: tuple[str, ...] = ()
     alias: str | None = None
+    hands_on_rest: bool = False
 
 
 COMMANDS = (
@@ -60,7 +65,11 @@ COMMANDS = (
         "show what a device is, can do and may not do",
         "Mode, risk class, fidelity gaps and trust come first; then the e-stop, the safe state and the interlocks; "
         "then what can be read and commanded, with limits and units.",
-        ("mhsctl describe", "mhsctl describe conveyor-workcell"),
+        (
+            "mhsctl describe",
+            "mhsctl describe conveyor-workcell",
+            "mhsctl describe conveyor-workcell --python > workcell.py",
+        ),
         alias="inspect",
     ),
     Command(
@@ -161,7 +170,18 @@ COMMANDS = (
             "mhsctl evidence --verify",
             "mhsctl evidence -o bundle.json",
             "mhsctl evidence --file bundle.json",
+            "mhsctl evidence --ledger sweep.ledger.json",
         ),
+    ),
+    Command(
+        "run",
+        cmd_run.run,
+        "run a code file and write its ledger",
+        "A code file is a Python script that works in mhsd.lab(): it stops at the first receipt that is neither "
+        "completed nor running. The ledger names every receipt that it got; `evidence --ledger` checks it. Options "
+        "stand before the file, what follows it is for the file.",
+        ("mhsctl run sweep.py", "mhsctl run --ledger monday.json sweep.py --from 1 --to 5"),
+        hands_on_rest=True,
     ),
     Command(
         "discover",

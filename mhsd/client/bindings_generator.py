@@ -213,7 +213,8 @@ class _Module:
         }
         about = _told(schema, {})
         if all(_is_identifier(field) for field in fields):
-            lines = [f"class {name}(TypedDict):", f"    {_docstring("The fields, with their ranges and units.", about, 4)}", ""]
+            text = _docstring("The fields, with their ranges and units.", about, 4)
+            lines = [f"class {name}(TypedDict):", f"    {text}", ""]
             lines += [f"    {field}: {kind}" for field, kind in fields.items()]
         else:
             lines = [f"{name} = TypedDict("]

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from mhsd.client.continuity import is_gap
-from mhsd.client.naming import path_of
+from mhsd.client.naming import capabilities_of, path_of
 from mhsd.client.receipts import is_final
 
 _LONGEST = 160
@@ -150,7 +150,7 @@ class Device(dict[str, Any]):
     @property
     def capabilities(self) -> list[str]:
         """The capability ids that are bound, each once."""
-        return list(dict.fromkeys(str(binding.get("capability_id")) for binding in self.bindings))
+        return capabilities_of(self)
 
     @property
     def bindings(self) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -33,6 +33,10 @@ _FROM_RECEIPT = (
     "accepted_at",
     "ended_at",
 )
+
+
+_FOOT = ("endpoint_id", "ended_at", "outcome", "exit_code")
+"""What is known at the end only; null in the ledger of a run that was killed."""
 
 
 def link(entry: Mapping[str, Any], previous: str) -> str:
@@ -72,18 +76,8 @@ class Ledger:
 
     def note(self, receipt: Mapping[str, Any]) -> None:
         """The script has got a receipt."""
-        evidence = receipt.get("evidence")
-        evidence = evidence if isinstance(evidence, dict) else {}
-        error = receipt.get("error")
-        error = error if isinstance(error, dict) else {}
         with self._lock:
-            entry: dict[str, Any] = {"n": len(self._entries) + 1}
-            entry |= {name: receipt.get(name) for name in _FROM_RECEIPT}
-            entry |= {
-                "mhs_code": error.get("mhs_code"),
-                "seq": evidence.get("seq"),
-                "digest": evidence.get("digest"),
-            }
+            entry = {"n": len(self._entries) + 1, **_entry(receipt)}
             self._last_link = link(entry, self._last_link)
             self._entries.append({**entry, "link": self._last_link})
             if time.monotonic() - self._saved_mono_s > _SAVE_S:
@@ -122,51 +116,77 @@ class Ledger:
         return document
 
 
-def defects(ledger: Mapping[str, Any], receipts: Iterable[Mapping[str, Any]]) -> list[str]:
-    """What is wrong with a ledger, as sentences: in itself, and against the receipts of the endpoint's evidence."""
-    entries = ledger.get("receipts")
-    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
-        return ["the ledger has no list of receipts"]
-    return [*_broken_links(ledger, entries), *_not_in_evidence(entries, receipts)]
+class LedgerCheck:
+    """A check of a ledger in steps: `add` the receipts of the endpoint's evidence, then `report`.
 
+    An entry without a number in the chain is a receipt that was not final when the script got it, and one of another
+    endpoint cannot be looked for in this evidence: neither is an error, and neither is counted as checked.
+    """
 
-def _broken_links(ledger: Mapping[str, Any], entries: Sequence[Mapping[str, Any]]) -> list[str]:
-    found = []
-    foot = {name: ledger.get(name) for name in ("endpoint_id", "ended_at", "outcome", "exit_code")}
-    rest = {*foot, "receipts", "chain_digest"}
-    last = link({name: value for name, value in ledger.items() if name not in rest}, "")
-    for number, entry in enumerate(entries, 1):
-        body = {name: value for name, value in entry.items() if name != "link"}
-        if entry.get("n") != number or entry.get("link") != link(body, last):
-            found.append(f"entry {number} was changed, or one before it was left out")
-        last = str(entry.get("link"))
-    if ledger.get("chain_digest") != link(foot, last):
-        found.append(
-            "chain_digest does not fit: the end was changed, or entries after the last were left out"
-        )
-    return found
-
-
-def _not_in_evidence(
-    entries: Sequence[Mapping[str, Any]], receipts: Iterable[Mapping[str, Any]]
-) -> list[str]:
-    """An entry without a number in the chain is a receipt that was not final, or not on disk yet."""
-    wanted = {entry["receipt_id"]: entry for entry in entries if entry.get("seq") is not None}
-    known = {each.get("receipt_id"): each for each in receipts if each.get("receipt_id") in wanted}
-    found = []
-    for receipt_id, entry in wanted.items():
-        receipt = known.get(receipt_id)
-        if receipt is None:
-            found.append(f"entry {entry.get('n')}: the evidence has no receipt {receipt_id}")
-            continue
-        evidence = receipt.get("evidence") or {}
-        stated = {name: receipt.get(name) for name in _FROM_RECEIPT} | {
-            name: evidence.get(name) for name in ("seq", "digest")
+    def __init__(self, ledger: Mapping[str, Any], endpoint_id: str) -> None:
+        entries = ledger.get("receipts")
+        self._errors: list[str] = []
+        self._entries: list[Mapping[str, Any]] = []
+        if isinstance(entries, list) and all(isinstance(entry, dict) for entry in entries):
+            self._entries = entries
+            self._check_links(ledger)
+        else:
+            self._errors.append("the ledger has no list of receipts")
+        self._wanted = {
+            entry.get("receipt_id"): entry
+            for entry in self._entries
+            if entry.get("seq") is not None and entry.get("endpoint_id") == endpoint_id
         }
+        self._checked = 0
+
+    def _check_links(self, ledger: Mapping[str, Any]) -> None:
+        foot = {name: ledger.get(name) for name in _FOOT}
+        head = {name: ledger[name] for name in ledger if name not in (*_FOOT, "receipts", "chain_digest")}
+        last = link(head, "")
+        for number, entry in enumerate(self._entries, 1):
+            body = {name: value for name, value in entry.items() if name != "link"}
+            if entry.get("n") != number or entry.get("link") != link(body, last):
+                self._errors.append(f"entry {number} was changed, or what is before it")
+            last = str(entry.get("link"))
+        if ledger.get("chain_digest") != link(foot, last):
+            self._errors.append("chain_digest does not fit: the end of the ledger was changed")
+
+    def add(self, receipt: Mapping[str, Any]) -> None:
+        """A receipt of the evidence."""
+        entry = self._wanted.pop(receipt.get("receipt_id"), None)
+        if entry is None:
+            return
+        self._checked += 1
+        stated = _entry(receipt)
         differing = [name for name, value in stated.items() if value != entry.get(name)]
         if differing:
-            found.append(f"entry {entry.get('n')}: the evidence has another {', '.join(differing)}")
-    return found
+            self._errors.append(f"entry {entry.get('n')}: the evidence has another {', '.join(differing)}")
+
+    def report(self) -> dict[str, Any]:
+        """`{valid, entries, checked, errors}`."""
+        missing = [
+            f"entry {entry.get('n')}: the evidence has no receipt {entry.get('receipt_id')}"
+            for entry in self._wanted.values()
+        ]
+        errors = [*self._errors, *missing]
+        return {
+            "valid": not errors,
+            "entries": len(self._entries),
+            "checked": self._checked,
+            "errors": errors,
+        }
+
+
+def _entry(receipt: Mapping[str, Any]) -> dict[str, Any]:
+    """What a ledger keeps of a receipt."""
+    evidence, error = receipt.get("evidence"), receipt.get("error")
+    evidence = evidence if isinstance(evidence, dict) else {}
+    return {
+        **{name: receipt.get(name) for name in _FROM_RECEIPT},
+        "mhs_code": error.get("mhs_code") if isinstance(error, dict) else None,
+        "seq": evidence.get("seq"),
+        "digest": evidence.get("digest"),
+    }
 
 
 Noted = TypeVar("Noted", bound=Mapping[str, Any])

@@ -34,6 +34,13 @@ def matching(devices: Sequence[Named], reference: str) -> list[Named]:
     ]
 
 
+def capabilities_of(device: Mapping[str, Any]) -> list[str]:
+    """The capability ids that are bound on a device, each once."""
+    bindings = device.get("bindings")
+    entries = [entry for entry in bindings if isinstance(entry, dict)] if isinstance(bindings, list) else []
+    return list(dict.fromkeys(str(entry.get("capability_id")) for entry in entries))
+
+
 def listed(devices: Sequence[Mapping[str, Any]]) -> str:
     """The paths of devices, for a message."""
     return ", ".join(path_of(str(device["device_id"])) for device in devices) or "none"

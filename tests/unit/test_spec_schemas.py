@@ -549,6 +549,29 @@ DOCUMENTS: dict[str, dict[str, Any]] = {
             {"name": "psu-2", "kind": "device", "endpoint": "bench", "device": "/bench/psu", "risk_class": "R2"},
         ]
     },
+    "ledger": {
+        "ledger_version": "1.0.0",
+        "script": "sweep.py",
+        "script_digest": ZEROS,
+        "client": "mhsd 0.1.0",
+        "started_at": "2026-10-20T07:46:58.900Z",
+        "endpoint_id": "mhs://localhost:7400",
+        "ended_at": None,
+        "outcome": None,
+        "exit_code": None,
+        "receipts": [
+            {
+                "n": 1,
+                "receipt_id": RECEIPT["receipt_id"],
+                "command_id": RECEIPT["command_id"],
+                "status": "running",
+                "seq": None,
+                "digest": None,
+                "link": ZEROS,
+            }
+        ],
+        "chain_digest": ZEROS,
+    },
 }
 
 

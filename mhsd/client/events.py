@@ -96,9 +96,13 @@ class Subscription:
 class Feed:
     """The subscriptions of one session, and the one source of their events, open while there are any."""
 
-    def __init__(self, transport: Transport, session_id: str) -> None:
+    def __init__(
+        self, transport: Transport, session_id: str, on_break: Callable[[str], None] | None = None
+    ) -> None:
+        """`on_break` is told, in the thread of the source, why a connection broke that is being mended."""
         self._transport = transport
         self._session_id = session_id
+        self._on_break = on_break
         self._subscriptions: dict[str, Subscription] = {}
         self._early: collections.deque[Mapping[str, Any]] = collections.deque(maxlen=MOST_KEPT)
         self._source: Source | None = None
@@ -154,6 +158,11 @@ class Feed:
             return
         with contextlib.suppress(ValueError):
             subscription.put(event)
+
+    def interrupted(self, why: str) -> None:
+        """The source's connection broke. What gets lost by it becomes a gap when the next event is there."""
+        if self._on_break is not None:
+            self._on_break(why)
 
     def fail(self, problem: MHSError) -> None:
         """The source has given up: every subscription ends with this error."""

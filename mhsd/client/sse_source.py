@@ -71,6 +71,8 @@ class SseSource:
             if pause_s is None:
                 self._give_up(no_more_events(why))
                 return
+            if not self._ended.is_set():
+                self._sink.interrupted(why)
             self._ended.wait(pause_s)
 
     def _give_up(self, problem: MHSError) -> None:

@@ -38,6 +38,9 @@ class Sink(Protocol):
     def deliver(self, event: Mapping[str, Any]) -> None:
         """The params of one mhs.event."""
 
+    def interrupted(self, why: str) -> None:
+        """The connection broke, and another one is tried."""
+
     def fail(self, problem: MHSError) -> None:
         """No more can be brought, and this is why."""
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import trio
 
 from tests.bindings.conftest import Serve
-from tests.bindings.fakes import Client, call
+from tests.bindings.fakes import Client, Sent, call, until
+from tests.lab import HttpWire, running
 
 BODY = call()
 GOOD = (
@@ -23,7 +26,23 @@ CHUNKED = (
     b"POST /mhs/v1/rpc HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     b"Transfer-Encoding: chunked\r\n\r\n5\r\n[1,2]\r\n0\r\nTrailer: x\r\n\r\n"
 )
-SEEDS = (GOOD, GOOD + GOOD, UPGRADE, HTTP_2, CHUNKED, b"\x16\x03\x01\x02\0", b"\r\n\r\n" + GOOD, b"")
+EVENTS = (
+    b"GET /mhs/v1/events?session_id=s&subscription_id=x HTTP/1.1\r\nHost: localhost\r\n"
+    b"Accept: text/event-stream\r\nLast-Event-ID: sub_A:1\r\n\r\n"
+)
+SEEDS = (
+    GOOD,
+    GOOD + GOOD,
+    EVENTS,
+    EVENTS + GOOD,
+    UPGRADE,
+    UPGRADE + UPGRADE,
+    HTTP_2,
+    CHUNKED,
+    b"\x16\x03\x01\x02\0",
+    b"\r\n\r\n" + GOOD,
+    b"",
+)
 
 
 def mutated(rng: random.Random) -> bytes:
@@ -63,30 +82,75 @@ async def attack(client: Client, data: bytes, manner: int) -> None:
         await trio.aclose_forcefully(client.stream)
 
 
-async def test_hostile_connections_harm_nobody_but_themselves(serve: Serve) -> None:
-    served = await serve(max_connections=20)
+async def crowd_of(connect: Callable[[], Awaitable[Client]]) -> None:
+    """800 attacks, some at a time."""
     rng = random.Random(20261130)
-    crowd = trio.CapacityLimiter(40)
+    places = trio.CapacityLimiter(40)
 
     async def one(data: bytes, manner: int) -> None:
-        async with crowd:
-            await attack(await served.connect(), data, manner)
+        async with places:
+            await attack(await connect(), data, manner)
 
     with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
-            for _ in range(600):
+            for _ in range(800):
                 nursery.start_soon(one, mutated(rng), rng.randrange(4))
+
+
+async def test_800_hostile_connections_harm_nobody_but_themselves(serve: Serve) -> None:
+    """On all paths, more of them at a time than there are places; then everything is as it was."""
+    served = await serve(max_connections=20)
+    await crowd_of(served.connect)
+    await until(lambda: not served.front.connections)
     assert served.front.defects == 0
+    assert served.door.streams.open_now == 0
+    assert served.door.streams.opened
+    assert (await (await served.connect()).post(BODY)).status == 200
     served.front.drain()
     with trio.fail_after(10):
         await served.front.finish(patience_s=3)
 
 
-async def test_a_good_client_is_served_among_hostile_ones(serve: Serve) -> None:
+async def test_good_clients_are_served_among_hostile_ones(serve: Serve) -> None:
+    """A request is answered, and a stream delivers, in between every two of them."""
     served = await serve()
-    good = await served.connect()
+    good, listener = await served.connect(), await served.connect()
+    assert (await listener.events()).status == 200
+    assert await listener.block() == "retry: 3000"
+    events = served.door.streams.opened[0]
     rng = random.Random(7)
     async with trio.open_nursery() as nursery:
-        for _ in range(100):
+        for seq in range(100):
             nursery.start_soon(attack, await served.connect(), mutated(rng), rng.randrange(4))
             assert (await good.post(BODY)).status == 200
+            events.push(Sent("sub_A", seq, b"{}"))
+            assert (await listener.block()).startswith(f"id: sub_A:{seq}\n")
+    assert served.front.defects == 0
+
+
+async def test_http_2_without_asking_is_refused_and_closed(serve: Serve) -> None:
+    """Prior knowledge of HTTP/2 would pass every limit that holds for HTTP/1.1."""
+    served = await serve()
+    for data in (HTTP_2, HTTP_2 + b"\0" * 1000, b"PRI * HTTP/2.0\r\n\r\n"):
+        client = await served.connect()
+        await client.send(data)
+        answer = await client.answer()
+        assert (answer.status, answer.mhs_code) == (505, "MHS.PROTOCOL.INVALID_REQUEST")
+        assert await client.at_end()
+    assert served.door.entered == []
+
+
+def test_a_daemon_outlives_800_hostile_connections(tmp_path: Path) -> None:
+    """With everything behind the front: nothing is logged as a defect, and a stop is served as ever."""
+    with running("http", tmp_path, "--rate-per-s", "100000", "--rate-burst", "100000") as lab:
+        assert isinstance(lab.wire, HttpWire)
+        port = int(lab.wire.port)
+
+        async def connect() -> Client:
+            return Client(await trio.open_tcp_stream("127.0.0.1", port))
+
+        trio.run(crowd_of, connect)
+        assert lab.call("mhs.safety.estop", reason="test")["status"] == "completed"
+        assert lab.process.poll() is None
+    assert "Traceback" not in lab.stderr()
+    assert "defect" not in lab.stderr()

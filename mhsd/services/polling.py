@@ -50,7 +50,11 @@ class Poller:
             self._changed = trio.Event()
             rates = self._host.feed.rates()
             now_mono_s = trio.current_time()
-            self._due_mono_s = {key: self._due_mono_s.get(key, now_mono_s) for key in rates}
+            self._due_mono_s = {
+                # A subscription that wants more than those before it does not wait for their next turn.
+                key: min(self._due_mono_s.get(key, now_mono_s), now_mono_s + 1 / rate_hz)
+                for key, rate_hz in rates.items()
+            }
             with trio.move_on_at(min(self._due_mono_s.values(), default=float("inf"))) as waiting:
                 await self._changed.wait()
             if waiting.cancelled_caught:

@@ -17,6 +17,7 @@ from mhsd.cli import (
     cmd_token,
     cmd_validate,
     cmd_version,
+    cmd_watch,
     fast,
 )
 
@@ -78,6 +79,19 @@ COMMANDS = (
         "read the current state of a resource",
         "",
         ("mhsctl read belt", "mhsctl read belt --field position_mm --json"),
+    ),
+    Command(
+        "watch",
+        cmd_watch.watch,
+        "follow values live",
+        "On a terminal a table that changes; elsewhere one line an event, with --json one JSON document a line. What "
+        "did not arrive is said where it is missing, and the values are read again. Ctrl-C ends it.",
+        (
+            "mhsctl watch",
+            "mhsctl watch belt --rate 5",
+            "mhsctl watch --stream progress --stream events --for 60",
+            "mhsctl watch belt --stream telemetry --count 100 --json",
+        ),
     ),
     Command(
         "write",

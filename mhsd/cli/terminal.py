@@ -18,12 +18,25 @@ class _Stdout:
     """What this program has written: whether the document of `--json` is out, and why something is not."""
 
     emitted = False
+    lines = False
+    gone = False
     failed: str | None = None
 
 
 def begin() -> None:
     """A command begins, which has written nothing."""
-    _Stdout.emitted, _Stdout.failed = False, None
+    _Stdout.emitted = _Stdout.lines = _Stdout.gone = False
+    _Stdout.failed = None
+
+
+def begin_lines() -> None:
+    """With `--json` this command writes documents one a line, as many as there are, an error among them."""
+    _Stdout.emitted = _Stdout.lines = True
+
+
+def is_unread() -> bool:
+    """Whether nobody reads stdout any more, or nothing can be written to it."""
+    return _Stdout.gone
 
 
 def has_emitted() -> bool:
@@ -99,12 +112,13 @@ def note(lines: str | Iterable[str]) -> None:
 
 
 def emit(document: Any) -> None:
-    """Writes the one JSON document of `--json` to stdout [TPT-051]."""
-    text = json.dumps(document, ensure_ascii=False, indent=2)
+    """Writes the one JSON document of `--json` to stdout, or one of many on a line of its own [TPT-051]."""
+    indent = None if _Stdout.lines else 2
+    text = json.dumps(document, ensure_ascii=False, indent=indent)
     try:
         text.encode(sys.stdout.encoding or "utf-8")
     except UnicodeEncodeError:
-        text = json.dumps(document, indent=2)
+        text = json.dumps(document, indent=indent)
     _Stdout.emitted = True
     say(text)
 
@@ -122,5 +136,7 @@ def _write(stream: TextIO, lines: Iterable[str]) -> None:
         # What was done stands. Later writes and the interpreter's own flush go nowhere; a reader that has seen
         # enough is no failure, a full disk is one.
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-        if stream is sys.stdout and not isinstance(problem, BrokenPipeError):
-            _Stdout.failed = problem.strerror or str(problem)
+        if stream is sys.stdout:
+            _Stdout.gone = True
+            if not isinstance(problem, BrokenPipeError):
+                _Stdout.failed = problem.strerror or str(problem)

@@ -1,0 +1,256 @@
+"""`watch`: a subscription followed live, until Ctrl-C, a number of events, or a time [MHSD-8-08].
+
+Nothing is missed silently: a gap is shown where it is, a broken connection and a new session are told, and after each
+of them the values are read again [TPT-063, EVT-008].
+"""
+
+import os
+import queue
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+
+from mhsd.cli import exits
+from mhsd.cli.boundary import UsageProblem
+from mhsd.cli.command import DeviceOption, client_command
+from mhsd.cli.link import Link
+from mhsd.cli.mutation import close_quietly, open_session
+from mhsd.cli.render import units_of
+from mhsd.cli.render_live import VALUES, Lines, Screen, units_of_devices
+from mhsd.cli.targets import chosen, manifests, resource_of
+from mhsd.cli.terminal import Paint, begin_lines, emit, is_unread, note, plain, say
+from mhsd.client.client import Client
+from mhsd.client.continuity import is_gap
+from mhsd.client.errors import MHSError, SessionError
+from mhsd.client.events import Feed, Subscription
+from mhsd.client.session import Session
+
+_LOOK_S = 0.5
+"""How often the loop looks whether its time is over and whether somebody still reads."""
+
+_SHORTEST_SESSION_S = 1.0
+"""A session that ends sooner is not followed by another: it would end in the same way."""
+
+Streams = list[dict[str, str]]
+
+
+class Stream(StrEnum):
+    """The streams that can be subscribed to."""
+
+    STATE = "state"
+    TELEMETRY = "telemetry"
+    EVENTS = "events"
+    LOG = "log"
+    PROGRESS = "progress"
+
+
+@client_command
+def watch(
+    link: Link,
+    resource: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[RESOURCE]...", help="what to watch, as `describe` lists them; else all of the device"
+        ),
+    ] = None,
+    stream: Annotated[
+        list[Stream] | None,
+        typer.Option("--stream", help="which stream; may be repeated; else state and telemetry"),
+    ] = None,
+    device: DeviceOption = None,
+    rate_hz: Annotated[
+        float | None,
+        typer.Option("--rate", metavar="HZ", help="at most so many events a second of each resource"),
+    ] = None,
+    count: Annotated[
+        int | None, typer.Option("--count", metavar="N", min=1, help="end after N events")
+    ] = None,
+    seconds: Annotated[
+        float | None, typer.Option("--for", metavar="S", min=0, help="end after so long")
+    ] = None,
+) -> int:
+    """A table on a terminal, one line an event elsewhere, one JSON document a line with --json."""
+    if rate_hz is not None and not rate_hz > 0:
+        raise UsageProblem("--rate is a number of events a second above 0")
+    if link.json:
+        begin_lines()
+    with link.client() as client:
+        resources = resource or []
+        every = manifests(client)
+        target = chosen(
+            every, device, lambda each: all(resource_of(each, name) for name in resources), "these resources"
+        )
+        streams = _streams(target, resources, [str(each) for each in stream or ()])
+        view = _view(link, target)
+        return _Watch(client, target, streams, rate_hz, view).run(count, seconds)
+
+
+def _view(link: Link, target: Mapping[str, Any]) -> "_Json | Lines | Screen":
+    if link.json:
+        return _Json()
+    units = units_of_devices([target], units_of)
+    paint = Paint(sys.stdout)
+    if sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
+        return Screen(units, paint, sys.stdout)
+    return Lines(units, paint, several_devices=False)
+
+
+def _streams(device: Mapping[str, Any], resources: Sequence[str], names: Sequence[str]) -> Streams:
+    """What to subscribe to: the named streams, or the values that the device declares, of the named resources."""
+    device_id = str(device["device_id"])
+    declared = [each for each in device.get("streams") or [] if isinstance(each, dict)]
+    if names:
+        of_resources = [{"resource_id": each} for each in resources] or [{}]
+        return [{"stream": name, "device_id": device_id, **more} for name in names for more in of_resources]
+    found = [
+        {"stream": str(each["stream"]), "device_id": device_id, "resource_id": str(each["resource_id"])}
+        for each in declared
+        if each.get("stream") in VALUES and (not resources or each.get("resource_id") in resources)
+    ]
+    # What the device does not have is asked for too: the endpoint says that it is not there.
+    missing = [each for each in resources if all(each != one["resource_id"] for one in found)]
+    return [*found, *({"stream": "state", "device_id": device_id, "resource_id": each} for each in missing)]
+
+
+class _Json:
+    """One document a line: the events as they came, and nothing else."""
+
+    def reading(self, device_id: str, resource_id: str, reading: Mapping[str, Any]) -> None:
+        """A program reads for itself."""
+
+    def event(self, event: Mapping[str, Any]) -> None:
+        emit(event)
+
+    def note(self, text: str) -> None:
+        note(text)
+
+    def forget(self) -> None:
+        """A program forgets for itself, at the gap."""
+
+
+class _Watch:
+    """One subscription at a time, and a new one in a new session when the session was lost."""
+
+    def __init__(
+        self,
+        client: Client,
+        target: Mapping[str, Any],
+        streams: Streams,
+        rate_hz: float | None,
+        view: "_Json | Lines | Screen",
+    ) -> None:
+        self._client = client
+        self._target = target
+        self._streams = streams
+        self._rate_hz = rate_hz
+        self._view = view
+        self._said: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._seen = 0
+
+    def run(self, count: int | None, seconds: float | None) -> int:
+        """Shows events until there were `count`, until `seconds` have passed, or until nobody reads."""
+        until_mono_s = None if seconds is None else time.monotonic() + seconds
+        ended: SessionError | None = None
+        while True:
+            opened_mono_s = time.monotonic()
+            session = open_session(self._client, [self._target], [])
+            feed = Feed(self._client.transport, session.session_id, self._said.put)
+            try:
+                with session.kept_alive():
+                    subscription = self._subscribed(session, feed)
+                    if ended is not None:
+                        self._lost(subscription)
+                    self._read(session)
+                    self._follow(session, subscription, count, until_mono_s)
+            except SessionError as problem:
+                # It ended by itself, as with a restart of the endpoint; there is nothing to close.
+                if time.monotonic() - opened_mono_s < _SHORTEST_SESSION_S:
+                    raise
+                ended = problem
+                self._show(f"the session ended ({plain(problem.mhs_code)}); a new one is opened")
+                continue
+            except BaseException:
+                close_quietly(session)
+                raise
+            finally:
+                feed.end()
+            close_quietly(session)
+            return exits.OK
+
+    def _subscribed(self, session: Session, feed: Feed) -> Subscription:
+        params: dict[str, Any] = {"streams": self._streams}
+        if self._rate_hz is not None:
+            params["rate_hz"] = self._rate_hz
+        granted = session.call("mhs.subscribe", params)
+        return feed.opened(granted, lambda subscription_id: {})
+
+    def _lost(self, subscription: Subscription) -> None:
+        """How much came between two subscriptions, nobody knows; that something may be missing is said."""
+        gap = {"subscription_id": subscription.subscription_id, "stream": "control", "type": "gap"}
+        unknown = {"seq": None, "ts": None, "from": None, "to": None, "dropped": None}
+        self._shown({**gap, **unknown, "payload": {"client": True, "reason": "new_subscription"}})
+
+    def _follow(
+        self, session: Session, subscription: Subscription, count: int | None, until_mono_s: float | None
+    ) -> None:
+        while (count is None or self._seen < count) and not is_unread():
+            left_s = _LOOK_S if until_mono_s is None else until_mono_s - time.monotonic()
+            if left_s <= 0:
+                break
+            event = subscription.get(min(left_s, self._patience_s()))
+            while not self._said.empty():
+                self._show(f"{plain(self._said.get())}; connecting again")
+            if event is not None:
+                self._seen += 1
+                self._shown(event)
+                if is_gap(event):
+                    self._read(session)
+            elif subscription.over:
+                break
+            self._draw()
+
+    def _patience_s(self) -> float:
+        due_s = self._view.due_s() if isinstance(self._view, Screen) else None
+        return _LOOK_S if due_s is None else due_s
+
+    def _read(self, session: Session) -> None:
+        """The values as they are now: what a subscription brings is only what changes from now on."""
+        if isinstance(self._view, _Json):
+            return
+        named = [
+            each["resource_id"]
+            for each in self._streams
+            if each["stream"] in VALUES and "resource_id" in each
+        ]
+        for resource_id in dict.fromkeys(named):
+            device_id = str(self._target["device_id"])
+            try:
+                reading = session.read(resource_id, device_id)
+            except SessionError:
+                raise
+            except MHSError as problem:
+                self._show(f"{plain(resource_id)} cannot be read: {plain(str(problem))}")
+                continue
+            self._say(self._view.reading(device_id, resource_id, reading))
+        self._draw(now=True)
+
+    def _shown(self, event: Mapping[str, Any]) -> None:
+        if is_gap(event):
+            self._view.forget()
+        self._say(self._view.event(event))
+
+    def _show(self, text: str) -> None:
+        self._say(self._view.note(text))
+        self._draw(now=True)
+
+    def _say(self, lines: list[str] | None) -> None:
+        if lines is not None:
+            say(lines)
+
+    def _draw(self, *, now: bool = False) -> None:
+        if isinstance(self._view, Screen) and (now or self._view.due_s() == 0):
+            self._view.draw()

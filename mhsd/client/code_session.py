@@ -347,6 +347,7 @@ class CodeSession:
             return {}
         self._closed = True
         self._pulse.end()
+        self._feed.expect_end()
         try:
             return self._inner.close(reason)
         finally:

@@ -106,7 +106,9 @@ class Feed:
         self._subscriptions: dict[str, Subscription] = {}
         self._early: collections.deque[Mapping[str, Any]] = collections.deque(maxlen=MOST_KEPT)
         self._source: Source | None = None
-        self._lock = threading.Lock()
+        self._ending = False
+        # A source that cannot even begin fails in the thread that has just asked for it.
+        self._lock = threading.RLock()
 
     def opened(
         self, granted: Mapping[str, Any], unsubscribe: Callable[[str], dict[str, Any]]
@@ -168,8 +170,13 @@ class Feed:
         """The source has given up: every subscription ends with this error."""
         with self._lock:
             subscriptions = list(self._subscriptions.values())
+            ending = self._ending
         for subscription in subscriptions:
-            subscription.finish(problem)
+            subscription.finish(None if ending else problem)
+
+    def expect_end(self) -> None:
+        """The session is being closed: that its stream ends then is no failure."""
+        self._ending = True
 
     def end(self) -> None:
         """The session is closed, and its subscriptions with it."""

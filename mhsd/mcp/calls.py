@@ -59,13 +59,15 @@ class Outcome:
     cancelled: Receipt | None = None
     problem: MHSError | None = None
 
+    is_recorded: bool = False
+    """The cancellation is carried out when the endpoint begins the command, and the call does not wait for that."""
+
     def settle(self, *, is_cancelling: bool) -> None:
         """There is nothing more to wait for, unless the command goes on and its cancellation is on its way."""
         goes_on = self.answered is not None and not is_final(self.answered)
         has_ended = self.answered is not None or self.problem is not None
-        if (self.cancelled is not None and is_final(self.cancelled)) or (
-            has_ended and not (goes_on and is_cancelling)
-        ):
+        is_cancelled = self.cancelled is not None and is_final(self.cancelled)
+        if is_cancelled or self.is_recorded or (has_ended and not (goes_on and is_cancelling)):
             self.settled.set()
 
     def receipt(self, deadline_ms: int) -> Receipt:
@@ -94,13 +96,15 @@ class Calls:
     async def call(self, job: Job, tool: Tool, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """The result of one call; Fault or MHSError where there is no receipt."""
         value, controls = tool.split(arguments, job.call.meta)
-        if job.cancelled.is_set():
-            raise _cancelled_before()
         asked = tool.asked(controls)
         job.takes_long = tool.long_running
         outcome = Outcome()
+        if job.cancelled.is_set():
+            raise _cancelled_before()
         with trio.move_on_after(asked.deadline_ms / 1000 + MARGIN_S) as outcome.patience:
             command = await self._command(tool, value, controls, asked.deadline_ms)
+            if job.cancelled.is_set():
+                raise _cancelled_before()
             await self._carry_out(job, command, outcome)
         return receipt_result(outcome.receipt(asked.deadline_ms), asked)
 
@@ -130,14 +134,19 @@ class Calls:
     async def _carry_out(self, job: Job, command: Command, outcome: Outcome) -> None:
         """Send it once, and cancel it when the client does."""
         outcome.command_id = command.command_id
-        async with (
-            following(self._nursery, job, command.lease.session, command.command_id),
-            trio.open_nursery() as nursery,
-        ):
-            nursery.start_soon(self._cancel, job, command, outcome)
-            nursery.start_soon(self._send, job, command, outcome)
-            await outcome.settled.wait()
-            nursery.cancel_scope.cancel()
+        cancelling = trio.CancelScope()
+        self._nursery.start_soon(self._cancel, job, command, outcome, cancelling)
+        try:
+            async with (
+                following(self._nursery, job, command.lease.session, command.command_id),
+                trio.open_nursery() as nursery,
+            ):
+                nursery.start_soon(self._send, job, command, outcome)
+                await outcome.settled.wait()
+                nursery.cancel_scope.cancel()
+        finally:
+            if not outcome.is_recorded:
+                cancelling.cancel()
 
     async def _send(self, job: Job, command: Command, outcome: Outcome) -> None:
         try:
@@ -149,26 +158,34 @@ class Calls:
 
     # Cancelling
 
-    async def _cancel(self, job: Job, command: Command, outcome: Outcome) -> None:
+    async def _cancel(self, job: Job, command: Command, outcome: Outcome, scope: trio.CancelScope) -> None:
         """When the client cancels, end the operation and answer with its receipt [TPT-041]."""
-        await job.cancelled.wait()
-        # The receipt of the safe state is worth more than the deadline, which only bounds the wait for the command.
-        outcome.patience.deadline = max(outcome.patience.deadline, trio.current_time() + CANCEL_S + MARGIN_S)
-        try:
-            outcome.cancelled = await self._cancelled(command)
-        except MHSError as problem:
-            # The command's own answer is the response then.
-            log.warning("the cancellation of command %s failed: %s", command.command_id, problem)
-        outcome.settle(is_cancelling=False)
+        with scope:
+            await job.cancelled.wait()
+            # The receipt of the safe state is worth more than the deadline, which bounds the wait for the command.
+            until_mono_s = trio.current_time() + CANCEL_S + MARGIN_S
+            outcome.patience.deadline = max(outcome.patience.deadline, until_mono_s)
+            try:
+                outcome.cancelled = await self._cancelled(command, outcome)
+            except MHSError as problem:
+                # The command's own answer is the response then.
+                log.warning("the cancellation of command %s failed: %s", command.command_id, problem)
+            outcome.settle(is_cancelling=False)
 
     @staticmethod
-    async def _cancelled(command: Command) -> Receipt:
-        """The answer to the cancellation; it waits until the endpoint knows the command, which is being sent."""
+    async def _cancelled(command: Command, outcome: Outcome) -> Receipt:
+        """The answer to the cancellation. It waits until the endpoint has an operation of the command, which may have
+        been sent a moment ago; an accepted receipt without one is an answer already."""
         session = command.lease.session
         while True:
             found = await session.look_up(command.command_id)
             if found is not None and found.operation_id is not None:
                 return await session.cancel(found, deadline_s=CANCEL_S)
+            if found is not None and found.final:
+                return found
+            if found is not None and not outcome.is_recorded:
+                outcome.cancelled, outcome.is_recorded = found, True
+                outcome.settle(is_cancelling=True)
             await trio.sleep(_LOOK_AGAIN_S)
 
 

@@ -188,10 +188,12 @@ class McpSession:
     def _initialize(self, params: Mapping[str, Any]) -> None:
         """Agree on a revision: the one that is asked for where it is known, else the latest [TPT-045]."""
         asked = params.get("protocolVersion")
+        is_first = self.version is None
         self.version = asked if asked in VERSIONS else VERSIONS[-1]
         info = params.get("clientInfo")
         name = info.get("name") if isinstance(info, dict) else None
-        if isinstance(name, str):
+        if isinstance(name, str) and is_first:
+            # Sessions are bound to whoever opened them, so that nobody gets another name on the way.
             self.client_name = _clean(name) or self.client_name
 
     # Answering

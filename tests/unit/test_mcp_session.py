@@ -276,3 +276,10 @@ def test_a_notification_has_params_only_where_there_are_some() -> None:
         "jsonrpc": "2.0",
         "method": "notifications/tools/list_changed",
     }
+
+
+def test_a_second_initialize_agrees_again_and_changes_no_name() -> None:
+    session = _greeted("2024-11-05", name="first")
+    call = _ask(session, "initialize", 2, protocolVersion="2025-06-18", clientInfo={"name": "second"})
+    assert isinstance(call, Call)
+    assert (session.version, session.client_name) == ("2025-06-18", "first")

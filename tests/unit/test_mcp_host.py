@@ -101,8 +101,7 @@ async def test_requests_are_served_in_order_and_the_stop_ping_and_cancellation_b
         await one.ask("tools/list", 2)
         await one.ask("tools/call", 3, name="mhs__estop")
         await one.ask("ping", 4)
-        assert (await one.hear())["id"] == 4
-        assert (await one.hear())["id"] == 3
+        assert {(await one.hear())["id"], (await one.hear())["id"]} == {3, 4}
         assert set(one.server.began) == {"i", 1, 3}
         one.server.released.set()
         assert [(await one.hear())["id"], (await one.hear())["id"]] == [1, 2]

@@ -125,6 +125,7 @@ class Session:
         self._can_be_revoked = upgrade.site.tokens.configured
         self._most_bytes = upgrade.site.max_request_bytes
         self._reading = trio.CancelScope()
+        self._waiting_for_close = trio.CancelScope()
         self._read_all = trio.Event()
         self._over = trio.Event()
         self._farewell: tuple[int, str] | None = None
@@ -183,7 +184,8 @@ class Session:
             if code in (GOING_AWAY, TOO_LONG):
                 with trio.move_on_after(_ANSWERS_S):
                     await self._talk.answered()
-            await self._socket.aclose(code, reason)
+            with self._waiting_for_close:
+                await self._socket.aclose(code, reason)
         self._reading.cancel()
         await self._read_all.wait()
         await self._talk.outgoing.room(0)
@@ -232,6 +234,7 @@ class Session:
                 # A ping that crossed our close frame: the library answers it although nothing may follow that frame.
                 log.debug("a ping came after the end")
         self._read_all.set()
+        self._waiting_for_close.cancel()
         self._over.set()
 
     async def _receive(self, piece: Piece) -> None:

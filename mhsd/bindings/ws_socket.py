@@ -55,6 +55,7 @@ class Wire(trio.abc.Stream):
         self._ahead = ahead
         self._outgoing = outgoing
         self._opened = trio.Event()
+        self._closed = False
         self.slice_bytes = 0
         """How much the library was given last."""
 
@@ -64,6 +65,8 @@ class Wire(trio.abc.Stream):
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
         """The request, then the next frames."""
+        if self._closed:
+            raise trio.ClosedResourceError
         if self._opening:
             opening, self._opening = self._opening, b""
             return opening
@@ -92,6 +95,7 @@ class Wire(trio.abc.Stream):
 
     async def aclose(self) -> None:
         """Leaves the connection open: what is on its way is still written, and then the front closes it."""
+        self._closed = True
         await trio.lowlevel.checkpoint()
 
 

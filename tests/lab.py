@@ -185,7 +185,12 @@ class StdioWire(Wire):
         self.process = process
         self._answers: dict[str, queue.Queue[Any]] = {}
         self._others: queue.Queue[Any] = queue.Queue()
+        self.events: queue.Queue[Any] = queue.Queue()
+        """The notifications of every subscription on the connection, as they came."""
         self._ended = False
+        self.reads = threading.Event()
+        """Clear it, and the peer reads nothing until it is set again."""
+        self.reads.set()
         self._lock = threading.Lock()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -193,18 +198,22 @@ class StdioWire(Wire):
     def _read(self) -> None:
         while (line := self._line()).endswith(b"\n"):
             message = json.loads(line)
+            if isinstance(message, dict) and "method" in message:
+                self.events.put(message)
+                continue
             key = message.get("id") if isinstance(message, dict) else None
             with self._lock:
                 waiting = self._answers.pop(key, None) if isinstance(key, str) else None
             (waiting or self._others).put(message)
         with self._lock:
             self._ended = True
-            for waiting in (*self._answers.values(), self._others):
+            for waiting in (*self._answers.values(), self._others, self.events):
                 waiting.put(EOFError("the daemon has closed its output"))
 
     def _line(self) -> bytes:
         """The next line; one without a line feed is what a daemon that was killed had written of its last answer."""
         assert self.process.stdout is not None
+        self.reads.wait(PATIENCE_S)
         try:
             return self.process.stdout.readline()
         except ValueError:

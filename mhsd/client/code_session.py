@@ -53,8 +53,10 @@ class CodeSession:
         self._open: set[str] = set()
         self._open_lock = threading.Lock()
         self._closed = False
-        self._pulse = Pulse(inner.heartbeat, self._look, inner.lifetime_s(inner.grant) / 3)
         self._feed = Feed(client.transport, inner.session_id)
+        # Whoever calls is told by the call that is refused; who waits for events, by the heartbeat.
+        every_s = inner.lifetime_s(inner.grant) / 3
+        self._pulse = Pulse(inner.heartbeat, self._look, self._feed.fail, every_s)
 
     def __enter__(self) -> Self:
         return self

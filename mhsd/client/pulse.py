@@ -18,12 +18,20 @@ _AGAIN_S = 1.0
 class Pulse:
     """`beat` is called every `every_s` seconds while somebody holds the pulse.
 
-    `look` is called before: it releases what was left running unwatched and is over by now.
+    `look` is called before: it releases what was left running unwatched and is over by now. `over` is told when the
+    endpoint refuses a heartbeat because the session has ended.
     """
 
-    def __init__(self, beat: Callable[[], object], look: Callable[[], object], every_s: float) -> None:
+    def __init__(
+        self,
+        beat: Callable[[], object],
+        look: Callable[[], object],
+        over: Callable[[MHSError], object],
+        every_s: float,
+    ) -> None:
         self._beat = beat
         self._look = look
+        self._session_over = over
         self._every_s = every_s
         self._holders = 0
         self._over = False
@@ -69,8 +77,8 @@ class Pulse:
                 if self._holders:
                     self._beat()
                 pause_s = self._every_s
-            except (SessionError, AuthError):
-                # The session is over. Whoever uses it is told by the call that is refused.
+            except (SessionError, AuthError) as refusal:
+                self._session_over(refusal)
                 return
             except MHSError:
                 pause_s = min(_AGAIN_S, self._every_s)

@@ -16,6 +16,7 @@ import trio
 from mhsd.aclient.client import AsyncClient
 from mhsd.base.errors import Fault
 from mhsd.client.errors import AuthError, MHSError, TransportError, error
+from mhsd.client.requests import member, open_params
 from mhsd.mcp.policy import Policy
 from mhsd.mcp.projection import MAX_DEADLINE_MS, Projection, project
 from mhsd.mcp.session import VERSIONS
@@ -29,24 +30,29 @@ ANSWER_S = 3.0
 LOAD_S = 30.0
 """How long an endpoint that answers may take for all that is asked of it."""
 
+_PROBE_TTL_S = 60
+
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 10.0
 _ATTEMPTS = 1000
 """Some two and a half hours; after that only a call asks again [TPT-064]."""
 
 
-async def load(client: AsyncClient, policy: Policy) -> Projection:
-    """Ask the endpoint for everything that the tools are made of.
+async def load(client: AsyncClient, policy: Policy, *, is_remote: bool) -> Projection:
+    """Ask the endpoint for everything that the tools are made of. At a remote one a token may be for less than
+    everything; only what it is for becomes a tool [TPT-046, TPT-060].
 
     MHSError, TooSlowError, or ProjectionError where two tools would have one name.
     """
     with trio.fail_after(ANSWER_S):
         hello = await client.hello()
         listed = (await client.call("mhs.devices.list"))["devices"]
-    manifests = [
+    manifests: list[Mapping[str, Any]] = [
         await client.call("mhs.devices.get", {"device_id": summary["device_id"], "include_state": False})
         for summary in listed
         if policy.allows_device(summary["device_id"])
     ]
+    if is_remote:
+        manifests = [await _as_granted(client, manifest) for manifest in manifests]
     classes = {
         binding["capability_id"] for manifest in manifests for binding in manifest.get("bindings") or []
     }
@@ -59,6 +65,39 @@ async def load(client: AsyncClient, policy: Policy) -> Projection:
         classes={name: document for name, document in documents.items() if document is not None},
         max_deadline_ms=limits.get("max_command_deadline_ms", MAX_DEADLINE_MS),
     )
+
+
+async def _as_granted(client: AsyncClient, manifest: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The manifest with the bindings that a session of this caller would have.
+
+    Where the endpoint opens none without a person's approval all of them stay: it decides about every call.
+    """
+    params = open_params(
+        await client.hello(),
+        client_name=client.name,
+        transport="mcp",
+        principal={"kind": "agent", "id": client.name},
+        device_ids=[manifest["device_id"]],
+        capabilities=["*"],
+        mode=str(manifest.get("mode")),
+        ttl_s=_PROBE_TTL_S,
+    )
+    try:
+        grant = await client.call("mhs.session.open", params)
+        await client.call("mhs.session.close", {"session_id": member(grant, "session_id")})
+    except TransportError:
+        raise
+    except MHSError as refusal:
+        if refusal.mhs_code != "MHS.SESSION.CAPABILITY_NOT_GRANTED":
+            return manifest
+        grant = {}
+    granted = {(each["capability_id"], each.get("resource")) for each in grant.get("granted", [])}
+    bindings = [
+        binding
+        for binding in manifest.get("bindings") or []
+        if {(binding["capability_id"], binding.get("resource")), (binding["capability_id"], None)} & granted
+    ]
+    return {**manifest, "bindings": bindings}
 
 
 async def _class_document(client: AsyncClient, capability_id: str) -> Mapping[str, Any] | None:
@@ -113,7 +152,7 @@ class Reach:
         async with self._loading:
             try:
                 with trio.fail_after(LOAD_S):
-                    found = await load(self._client, self._policy)
+                    found = await load(self._client, self._policy, is_remote=self._url is not None)
             except trio.TooSlowError:
                 raise error(
                     "MHS.TRANSPORT.UNAVAILABLE",

@@ -18,6 +18,7 @@ ACCEPT = base64.b64encode(
     hashlib.sha1(KEY.encode() + b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11").digest()
 ).decode()
 TEXT, BINARY, CLOSE, PING, PONG = 1, 2, 8, 9, 10
+PATIENCE_S = 60.0
 MASK = b"\x37\xfa\x21\x3d"
 
 OPENING = {
@@ -129,7 +130,7 @@ class WsClient:
         return self
 
     async def answer(self) -> Answer:
-        with trio.fail_after(20):
+        with trio.fail_after(PATIENCE_S):
             while b"\r\n\r\n" not in self._buffer:
                 await self._more()
             head, _, rest = bytes(self._buffer).partition(b"\r\n\r\n")
@@ -140,7 +141,7 @@ class WsClient:
 
     async def frame(self) -> Frame:
         """The next frame; EOFError where the connection ends before it is whole."""
-        with trio.fail_after(20):
+        with trio.fail_after(PATIENCE_S):
             first, size = await self._take(2)
             assert first & 0x70 == 0, "no extension has been agreed on"
             assert first & 0x80, "the endpoint fragments nothing"
@@ -174,7 +175,7 @@ class WsClient:
 
     async def at_end(self) -> bool:
         """Whether the endpoint ends the connection without sending more."""
-        with trio.fail_after(20):
+        with trio.fail_after(PATIENCE_S):
             try:
                 return not self._buffer and await self.stream.receive_some(1) == b""
             except trio.BrokenResourceError:

@@ -7,6 +7,7 @@ import struct
 
 import pytest
 import trio
+import trio.testing
 
 from mhsd.base.errors import Fault
 from mhsd.bindings import limits
@@ -14,7 +15,7 @@ from mhsd.bindings.routes import ROUTES
 from mhsd.bindings.ws import BOUNDS, websocket_routes
 from mhsd.protocol.peer import Peer
 from tests.bindings.conftest import Serve, Served
-from tests.bindings.fakes import STOP, Client, call, until
+from tests.bindings.fakes import STOP, Client, Sent, call, until
 from tests.bindings.sockets import (
     ACCEPT,
     BINARY,
@@ -300,13 +301,31 @@ async def test_reading_ahead_is_bounded_and_goes_on_when_there_is_room(
     body = b'"' + b"x" * 90_000 + b'"'
     async with trio.open_nursery() as nursery:
         nursery.start_soon(client.say, *[body] * 200, STOP)
-        await until(lambda: served.front.connections == 1)
-        with trio.move_on_after(0.2):
-            await until(lambda: STOP in served.door.entered)
+        await trio.testing.wait_all_tasks_blocked(0.05)
         assert STOP not in served.door.entered
         served.door.released.set()
         await client.texts(BOUNDS.unanswered + 201)
     assert STOP in served.door.entered
+
+
+# Events
+
+
+async def test_an_answer_waits_for_few_events_and_a_peer_that_does_not_read_costs_little(
+    client: WsClient, served: Served
+) -> None:
+    """[TPT-024, EVT-006]"""
+    events = served.door.connections[0]
+    events.push(*[Sent("s", seq, b'"%b"' % (b"x" * 10_000)) for seq in range(3000)])
+    await trio.testing.wait_all_tasks_blocked(0.05)
+    taken = sum(events.takes)
+    assert taken < 10_000_000, "what the sockets hold; most of the 30 MB stays where it is bounded"
+    await client.say(call())
+    await until(lambda: served.door.entered == [call()])
+    before = 0
+    while (message := await client.text()) != call():
+        before += len(message)
+    assert before <= taken + 2 * 65536
 
 
 # What is no WebSocket

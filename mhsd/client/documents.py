@@ -273,7 +273,7 @@ def _lines(title: str, rows: Iterable[Row]) -> str:
 
 def _table(title: str, rows: Iterable[Row]) -> str:
     cells = "".join(
-        f"<tr><th style='text-align:left'>{html.escape(name)}</th>"
+        f"<tr><th style='text-align:left'>{html.escape(plain(name))}</th>"
         f"<td style='text-align:left'>{html.escape(text)}</td></tr>"
         for name, text in rows
     )

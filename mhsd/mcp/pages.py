@@ -10,6 +10,8 @@ from typing import Any
 
 PAGE_ITEMS = 100
 PAGE_BYTES = 1 << 20
+FRAME_BYTES = 3 << 20
+"""The most that a page may have, so that the message around it stays within a frame [TPT-047]."""
 _MARK = "mhsd:"
 
 
@@ -17,12 +19,18 @@ class BadCursor(ValueError):
     """A cursor that no page of this list has given out."""
 
 
-def page(items: Sequence[Any], cursor: object = None) -> tuple[list[Any], str | None]:
+def page(
+    items: Sequence[Any],
+    cursor: object = None,
+    *,
+    most_items: int = PAGE_ITEMS,
+    most_bytes: int = PAGE_BYTES,
+) -> tuple[list[Any], str | None]:
     """The items from `cursor` on (None: the first), and the cursor of what follows; None at the end."""
     start = 0 if cursor is None else _offset(cursor, len(items))
     taken: list[Any] = []
-    bytes_left = PAGE_BYTES
-    for item in items[start : start + PAGE_ITEMS]:
+    bytes_left = most_bytes
+    for item in items[start : start + most_items]:
         bytes_left -= len(json.dumps(item))
         if taken and bytes_left < 0:
             break
@@ -41,7 +49,8 @@ def _offset(cursor: object, count: int) -> int:
     except (binascii.Error, ValueError):
         text = ""
     digits = text.removeprefix(_MARK)
-    # Compared as text first: a cursor of thousands of digits is no number that anybody has given out.
-    if text.startswith(_MARK) and digits.isdecimal() and len(digits) < 10 and 0 < int(digits) < count:
-        return int(digits)
+    # Looked at as text first: thousands of digits are no number that anybody has given out.
+    offset = int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 10 else 0
+    if 0 < offset < count and cursor == _cursor(offset):
+        return offset
     raise BadCursor("the cursor is none that this list has given out")

@@ -134,7 +134,7 @@ class McpProcess:
 
     def notified(self, method: str) -> list[dict[str, Any]]:
         """The params of the notifications of one method so far."""
-        return [message["params"] for message in self.messages if message.get("method") == method]
+        return [message.get("params", {}) for message in self.messages if message.get("method") == method]
 
     async def until(self, holds: Any) -> Any:
         """Wait for messages until `holds()` is true, and answer what it is."""

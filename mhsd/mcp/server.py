@@ -25,7 +25,7 @@ from mhsd.mcp.fixed_calls import FixedCalls
 from mhsd.mcp.host import Job, McpHost, Refused
 from mhsd.mcp.leases import Leases
 from mhsd.mcp.naming import PREFIX
-from mhsd.mcp.pages import BadCursor, page
+from mhsd.mcp.pages import FRAME_BYTES, BadCursor, page
 from mhsd.mcp.policy import Policy
 from mhsd.mcp.projection import Projection
 from mhsd.mcp.reach import Reach
@@ -144,7 +144,9 @@ class EndpointServer:
     async def _tools(self, job: Job) -> Answer:
         version = self._host.session.version
         assert version is not None  # Nothing is listed before initialize.
-        return _page("tools", self.reach.projection.listed(version), job)
+        tools = self.reach.projection.listed(version)
+        # Many hosts never ask for a second page and would not know of the tools on it; only the frame bounds this one.
+        return _page("tools", tools, job, most_items=len(tools), most_bytes=FRAME_BYTES)
 
     async def _call(self, job: Job) -> Answer:
         """A tool's result; what went wrong with the call itself is one too [TPT-038, TPT-039]."""
@@ -229,9 +231,9 @@ class EndpointServer:
             self.reach.lost()
 
 
-def _page(name: str, items: list[dict[str, Any]], job: Job) -> Answer:
+def _page(name: str, items: list[dict[str, Any]], job: Job, **most: int) -> Answer:
     try:
-        taken, cursor = page(items, job.call.params.get("cursor"))
+        taken, cursor = page(items, job.call.params.get("cursor"), **most)
     except BadCursor as problem:
         raise Refused(INVALID_PARAMS, str(problem)) from None
     return {name: taken} if cursor is None else {name: taken, "nextCursor": cursor}

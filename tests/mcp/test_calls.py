@@ -2,15 +2,17 @@
 
 import json
 import signal
+import socket
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
 
-from tests.lab import Lab
+from tests.lab import Lab, running
 from tests.mcp.conftest import Start
-from tests.mcp.wire import CONVEYOR, NAMED, PATIENCE_S, McpProcess, mhs_error_of, receipt_of
+from tests.mcp.wire import CONVEYOR, NAMED, PATIENCE_S, UNHURRIED, McpProcess, mhs_error_of, receipt_of
 
 LONG = {"distance_mm": 100_000, "speed_mm_s": 100}
 """A motion of 1000 s, so that a test ends it and nothing else does."""
@@ -137,6 +139,75 @@ async def test_a_session_of_somebody_else_is_unknown(server: McpProcess) -> None
     assert mhs_error_of(result)["mhs_code"] == "MHS.SESSION.UNKNOWN"
 
 
+async def test_a_policy_may_let_a_call_name_a_session_of_somebody_else(start: Start, endpoint: Lab) -> None:
+    """[TPT-048]"""
+    server = await start("-e", endpoint.ready["url"], "--allow-external-sessions")
+    session = endpoint.open()
+    receipt = await server.receipt("world_step", {"ticks": 1, "session_id": session.id})
+    assert receipt["session_id"] == session.id
+
+
+async def test_a_session_that_has_ended_is_replaced_and_no_command_is_sent_twice(
+    start: Start, endpoint: Lab
+) -> None:
+    """[TPT-036]"""
+    server = await start("-e", endpoint.ready["url"])
+    first = await server.receipt("world_step", {"ticks": 1})
+    await trio.to_thread.run_sync(lambda: endpoint.call("mhs.session.close", session_id=first["session_id"]))
+    refused = mhs_error_of(await server.call(f"{NAMED}world_step", {"ticks": 1}))
+    assert (refused["mhs_code"], refused["retryable"]) == ("MHS.SESSION.CLOSED", True)
+    second = await server.receipt("world_step", {"ticks": 1})
+    assert second["output"]["tick"] == 2
+    assert second["session_id"] != first["session_id"]
+
+
+async def test_an_endpoint_that_has_been_started_again_is_used_as_before(
+    start: Start, tmp_path: Path
+) -> None:
+    """[TPT-036]"""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = str(probe.getsockname()[1])
+
+    def begin(name: str) -> AbstractContextManager[Lab]:
+        (tmp_path / name).mkdir()
+        return running("http", tmp_path / name, *UNHURRIED, "--port", port)
+
+    with begin("first"):
+        server = await start("-e", f"http://127.0.0.1:{port}")
+        await server.document("mhs__read", {"resource_id": "belt"})
+        await server.receipt("world_step", {"ticks": 1})
+    with begin("second"):
+        read = await server.document("mhs__read", {"resource_id": "world"})
+        assert read["state"]["tick"] == 0
+        ended = mhs_error_of(await server.call(f"{NAMED}world_step", {"ticks": 1}))
+        assert ended["mhs_code"] == "MHS.SESSION.UNKNOWN"
+        assert (await server.receipt("world_step", {"ticks": 1}))["output"]["tick"] == 1
+
+
+# Deadlines
+
+
+async def test_a_call_ends_at_its_deadline_though_the_device_hangs(server: McpProcess) -> None:
+    """[TPT-042]"""
+    await server.receipt("sim_fault", {"kind": "hang", "times": 1})
+    result = await server.call(f"{NAMED}actuation_valve", {"open": True, "deadline_ms": 200})
+    receipt = receipt_of(result)
+    assert (receipt["status"], receipt["error"]["mhs_code"]) == ("unknown", "MHS.OUTCOME.TIMEOUT")
+    assert result["structuredContent"]["operation"]["unknown_receipt_id"] == receipt["receipt_id"]
+
+
+async def test_an_endpoint_that_never_answers_is_not_waited_for(start: Start) -> None:
+    """[TPT-042, MHSD-9a-85]"""
+    listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    port = listeners[0].socket.getsockname()[1]
+    server = await start("-e", f"http://127.0.0.1:{port}")
+    error = mhs_error_of(await server.call(f"{NAMED}world_step", {"ticks": 1}))
+    assert error["mhs_code"] == "MHS.TRANSPORT.UNAVAILABLE"
+    assert await server.request("ping") == {}
+    for listener in listeners:
+        await listener.aclose()
+
+
 # Progress
 
 
@@ -198,6 +269,33 @@ async def test_a_cancellation_that_comes_too_late_changes_nothing(server: McpPro
         await cancel(server, request_id)
     assert await server.request("ping") == {}
     assert len(server.responses(call)) == 1
+
+
+async def test_a_call_that_is_cancelled_at_once_is_answered_once_and_moves_nothing(
+    server: McpProcess,
+) -> None:
+    """[TPT-041]"""
+    for _ in range(10):
+        call = await server.begin_call(f"{NAMED}motion_convey", LONG)
+        await cancel(server, call)
+        result = await server.answer(call)
+        if not result["isError"]:
+            assert receipt_of(result)["status"] == "cancelled"
+        belt = await server.document("mhs__read", {"resource_id": "belt"})
+        assert belt["state"]["running"] is False
+        assert len(server.responses(call)) == 1
+
+
+async def test_a_call_that_is_cancelled_before_its_turn_is_never_sent(server: McpProcess) -> None:
+    """[TPT-041, CORE-132]"""
+    call = await moving(server)
+    waiting = await server.begin_call(f"{NAMED}world_step", {"ticks": 5})
+    await cancel(server, waiting)
+    await cancel(server, call)
+    assert receipt_of(await server.answer(call))["status"] == "cancelled"
+    error = mhs_error_of(await server.answer(waiting))
+    assert error["details"]["reason"] == "cancelled_before_dispatch"
+    assert (await server.document("mhs__read", {"resource_id": "world"}))["state"]["tick"] == 0
 
 
 # The priority path
@@ -305,6 +403,25 @@ async def test_a_read_only_host_is_offered_what_reads_and_the_stop(start: Start,
     result = await server.call(f"{NAMED}actuation_valve", {"open": True})
     assert mhs_error_of(result)["mhs_code"] == "MHS.AUTH.FORBIDDEN"
     assert (await server.receipt("device_describe"))["status"] == "completed"
+
+
+async def test_a_host_is_offered_only_what_its_policy_lists(start: Start, tmp_path: Path) -> None:
+    """[TPT-046]"""
+    (tmp_path / "host.toml").write_text(
+        'devices = ["/lab/two"]\ncapabilities = ["cap.world.*", "cap.measure.*"]\n'
+    )
+    targets = ("conveyor-workcell@/lab/one", "conveyor-workcell@/lab/two")
+    server = await start(*targets, "--mcp-config", str(tmp_path / "host.toml"))
+    (device,) = (await server.document("mhs__devices"))["devices"]
+    assert device["tools"] == ["mhs__lab_two__world_step"]
+    assert (await server.call("mhs__lab_two__world_step", {"ticks": 1}))["isError"] is False
+    withheld = mhs_error_of(await server.call("mhs__lab_two__actuation_valve", {"open": True}))
+    assert withheld["details"]["policy"] == "capabilities"
+    assert (await server.refused("tools/call", {"name": "mhs__lab_one__world_step"}))["code"] == -32602
+    result = await server.call("mhs__inspect", {"device_id": "mhs://localhost:7400/lab/one"})
+    assert mhs_error_of(result)["mhs_code"] == "MHS.DEVICE.UNKNOWN"
+    uris = [resource["uri"] for resource in (await server.request("resources/list"))["resources"]]
+    assert not any("/lab/one" in uri for uri in uris)
 
 
 # The end, and the start

@@ -200,3 +200,15 @@ async def test_every_page_is_reached_by_its_cursor(start: Start) -> None:
         pages += 1
     assert pages > 1
     assert len(uris) == len(set(uris)) == 1 + 30 * 4
+    tools = await server.request("tools/list")
+    assert len(tools["tools"]) == 7 + 30 * 8
+    assert "nextCursor" not in tools
+
+
+async def test_a_line_over_the_frame_is_refused_unread_and_the_next_is_served(start: Start) -> None:
+    """[TPT-047]"""
+    server = await start()
+    await server.send_line(server.asking("large", "tools/call", params={"name": "x" * (4 << 20)}))
+    assert await server.request("ping") == {}
+    (response,) = server.responses(None)
+    assert response["error"]["data"]["mhs_code"] == "MHS.LIMIT.PAYLOAD_TOO_LARGE"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import os
-import stat
 from functools import partial
 
 import trio
@@ -16,6 +15,7 @@ import trio
 from mhsd.base.errors import Fault
 from mhsd.bindings.conversation import Conversation
 from mhsd.bindings.outgoing import GONE, WriteNow
+from mhsd.bindings.pipe_streams import open_streams
 from mhsd.bindings.pipes import Pipes
 from mhsd.protocol.auth import Identity
 from mhsd.protocol.dispatch import Dispatch, Exchange
@@ -153,73 +153,3 @@ def open_stdio(door: Dispatch, identity: Identity, pipes: Pipes, *, max_line_byt
     # A descriptor that a stream has made non-blocking can be written to without a task that waits.
     write_now = partial(os.write, pipes.write_fd) if isinstance(send, trio.lowlevel.FdStream) else None
     return Stdio(door, peer, receive, send, max_line_bytes=max_line_bytes, write_now=write_now)
-
-
-# Streams
-
-
-def open_streams(pipes: Pipes) -> tuple[trio.abc.ReceiveStream, trio.abc.SendStream]:
-    """Streams on the protocol's descriptors."""
-    receive: trio.abc.ReceiveStream = (
-        _ThreadedInput(pipes.read_fd)
-        if _needs_thread(pipes.read_fd)
-        else trio.lowlevel.FdStream(pipes.read_fd)
-    )
-    send: trio.abc.SendStream = (
-        _ThreadedOutput(pipes.write_fd)
-        if _needs_thread(pipes.write_fd)
-        else trio.lowlevel.FdStream(pipes.write_fd)
-    )
-    return receive, send
-
-
-def _needs_thread(fd: int) -> bool:
-    """Whether making this descriptor non-blocking would not work, or would hurt somebody who shares it.
-
-    The flag belongs to the open file, not to the descriptor: a terminal shares it with the shell, and a log on the
-    same socket would lose lines.
-    """
-    mine, log_file = os.fstat(fd), os.fstat(2)
-    if not (stat.S_ISFIFO(mine.st_mode) or stat.S_ISSOCK(mine.st_mode)):
-        return True
-    return os.path.samestat(mine, log_file)
-
-
-class _ThreadedInput(trio.abc.ReceiveStream):
-    """Reads a terminal or a file, in a thread that is left behind when it is stuck at the end."""
-
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
-        self._limiter = trio.CapacityLimiter(1)
-
-    async def receive_some(self, max_bytes: int | None = None) -> bytes:
-        return await trio.to_thread.run_sync(
-            os.read, self._fd, max_bytes or _READ_BYTES, abandon_on_cancel=True, limiter=self._limiter
-        )
-
-    async def aclose(self) -> None:
-        """Leaves the descriptor open: a thread may still be using it."""
-        await trio.lowlevel.checkpoint()
-
-
-class _ThreadedOutput(trio.abc.SendStream):
-    """Writes a terminal or a file, in a thread that is left behind when it is stuck at the end."""
-
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
-        self._limiter = trio.CapacityLimiter(1)
-
-    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        await trio.to_thread.run_sync(self._write, bytes(data), abandon_on_cancel=True, limiter=self._limiter)
-
-    def _write(self, data: bytes) -> None:
-        rest = memoryview(data)
-        while rest:
-            rest = rest[os.write(self._fd, rest) :]
-
-    async def wait_send_all_might_not_block(self) -> None:
-        await trio.lowlevel.checkpoint()
-
-    async def aclose(self) -> None:
-        """Leaves the descriptor open: a thread may still be using it."""
-        await trio.lowlevel.checkpoint()

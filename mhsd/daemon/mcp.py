@@ -17,8 +17,8 @@ import trio
 from mhsd.aclient import open_client
 from mhsd.aclient.client import AsyncClient
 from mhsd.base.errors import StartError
+from mhsd.bindings.pipe_streams import open_streams
 from mhsd.bindings.pipes import Pipes
-from mhsd.bindings.stdio import open_streams
 from mhsd.client.endpoint import BadEndpoint
 from mhsd.client.errors import AuthError, MHSError
 from mhsd.client.token_file import BadTokenFile, read_token

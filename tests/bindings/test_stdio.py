@@ -14,8 +14,9 @@ import trio
 import trio.testing
 
 from mhsd.bindings.conversation import STANDARD
+from mhsd.bindings.pipe_streams import open_streams
 from mhsd.bindings.pipes import Pipes
-from mhsd.bindings.stdio import Stdio, open_stdio, open_streams
+from mhsd.bindings.stdio import Stdio, open_stdio
 from mhsd.protocol.auth import Identity
 from mhsd.protocol.peer import Peer, Principal
 from tests.bindings.fakes import STOP, EchoDoor, call, until

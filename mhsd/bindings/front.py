@@ -9,11 +9,12 @@ from __future__ import annotations
 import logging
 import socket
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 
 import trio
 
 from mhsd.bindings.callers import UNKNOWN, Caller, Certificate
+from mhsd.bindings.departures import Departures
 from mhsd.bindings.limits import ConnectionSlots, Lane
 from mhsd.bindings.local import uid_of
 from mhsd.bindings.rpc import Connection
@@ -66,15 +67,21 @@ class Front:
 
     async def serve(self) -> None:
         """Accept and serve until `drain`, then go on with what is in flight until `close` or its end."""
-        with self._serving:
-            async with trio.open_nursery() as connections:
-                with self._accepting:
-                    async with trio.open_nursery() as accepting:
-                        for listener, site in self._listeners.items():
-                            accepting.start_soon(self._accept, listener, site, connections)
-                for listener in self._listeners:
-                    with trio.CancelScope(shield=True, deadline=trio.current_time() + 1):
-                        await listener.aclose()
+        with self._serving, closing(Departures()) as self._departures:
+            async with trio.open_nursery() as watching:
+                watching.start_soon(self._departures.run)
+                await self._serve_connections()
+                watching.cancel_scope.cancel()
+
+    async def _serve_connections(self) -> None:
+        async with trio.open_nursery() as connections:
+            with self._accepting:
+                async with trio.open_nursery() as accepting:
+                    for listener, site in self._listeners.items():
+                        accepting.start_soon(self._accept, listener, site, connections)
+            for listener in self._listeners:
+                with trio.CancelScope(shield=True, deadline=trio.current_time() + 1):
+                    await listener.aclose()
 
     def drain(self) -> None:
         """Accept nobody more, close idle connections, let requests in flight have their answer."""
@@ -139,15 +146,16 @@ class Front:
 
     async def _serve(self, stream: ClientStream, site: Site, lane: Lane) -> None:
         caller = UNKNOWN
+        sock = stream.transport_stream.socket if isinstance(stream, trio.SSLStream) else stream.socket
         if isinstance(stream, trio.SSLStream):
-            _tune(stream.transport_stream.socket, site.socket_timeout_s)
+            _tune(sock, site.socket_timeout_s)
             with trio.fail_after(min(_HANDSHAKE_S, site.socket_timeout_s)):
                 await stream.do_handshake()
             caller = Caller(certificate=_certificate(stream))
-        elif stream.socket.family == socket.AF_UNIX:
+        elif sock.family == socket.AF_UNIX:
             caller = Caller(uid=uid_of(stream))
         else:
-            _tune(stream.socket, site.socket_timeout_s)
+            _tune(sock, site.socket_timeout_s)
         connection = Connection(
             stream,
             site,
@@ -158,9 +166,12 @@ class Front:
         if self._draining:
             return
         self._connections[connection] = lane
+        descriptor = sock.fileno()
+        self._departures.watch(descriptor, connection.note_departure)
         try:
             await connection.run()
         finally:
+            self._departures.forget(descriptor)
             del self._connections[connection]
 
     def _note_answered(self) -> None:

@@ -8,9 +8,9 @@ so that an unread body is never parsed as the next request [TPT-010, TPT-011, TP
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from http import HTTPStatus
 from typing import NoReturn
 
@@ -63,6 +63,11 @@ class Connection:
         self._receiving: trio.CancelScope | None = None
         self.is_answering = False
         """Whether a request has been read whole and its answer not yet written."""
+        self._awaiting = trio.CancelScope()
+        self._pausing = trio.CancelScope()
+        self.has_departed = False
+        """Whether the client will send no more; with half a close it may still listen."""
+        self._is_gone = False
         self.leaving = trio.Event()
         """Set when what goes on until its client leaves, such as a stream of events, has to end."""
 
@@ -82,6 +87,14 @@ class Connection:
     def leave(self) -> None:
         """After `drain`: end a stream of events too, once what there is has been sent."""
         self.leaving.set()
+        self._pausing.cancel()
+
+    def note_departure(self, is_gone: bool) -> None:
+        """The client has closed its half of the connection, or all of it is gone."""
+        self.has_departed = True
+        self._is_gone = self._is_gone or is_gone
+        self._hurry()
+        self._pausing.cancel()
 
     async def run(self) -> None:
         """Answer requests one after the other; returns when the connection is to be closed."""
@@ -150,26 +163,25 @@ class Connection:
             if asks_first:  # Nothing of it was sent, and now nothing will be.
                 raise self._too_large(limit)
             await self._refuse_long(b"", limit, peer)
-        body, is_long = bytearray(), False
-        with trio.move_on_after(self._timeout_s) as self._receiving:
-            if asks_first:
-                go_on = h11.InformationalResponse(status_code=100, headers=[])
+        body = bytearray()
+        until_mono_s = trio.current_time() + self._timeout_s
+        if asks_first:
+            go_on = h11.InformationalResponse(status_code=100, headers=[])
+            with trio.fail_after(self._timeout_s):
                 await self._stream.send_all(self._http.send(go_on) or b"")
-            while (piece := await self._piece()) is not None:
-                body += piece
-                is_long = len(body) > limit or self._chunks > limits.most_chunks(limit)
-                if is_long:
-                    break
-            else:
-                return bytes(body)
-        if is_long:
-            await self._refuse_long(bytes(body), limit, peer)
-        raise self._interrupted("body")
+        while (piece := await self._piece(until_mono_s)) is not None:
+            body += piece
+            if len(body) > limit or self._chunks > limits.most_chunks(limit):
+                await self._refuse_long(bytes(body), limit, peer)
+        return bytes(body)
 
-    async def _piece(self) -> bytes | None:
-        """The next piece of the body, None at its end."""
+    async def _piece(self, until_mono_s: float) -> bytes | None:
+        """The next piece of the body, None at its end; Refused where it does not come by then."""
         while (event := self._next_event()) is h11.NEED_DATA:
-            self._http.receive_data(await self._read(_READ_BYTES))
+            with trio.move_on_at(until_mono_s) as self._receiving:
+                self._http.receive_data(await self._read(_READ_BYTES))
+                continue
+            raise self._interrupted("body")
         if not isinstance(event, h11.Data):
             return None
         self._chunks += event.chunk_start
@@ -186,7 +198,7 @@ class Connection:
                 while left > 0 and self._chunks < most_chunks:
                     piece = None
                     with trio.move_on_after(limits.SEARCH_PAUSE_S):
-                        piece = await self._piece()
+                        piece = await self._piece(math.inf)
                     if piece is None:
                         break
                     left -= len(piece)
@@ -276,24 +288,25 @@ class Connection:
 
     async def _wait(self, answer: Awaitable[Exchange]) -> Exchange | None:
         """The answer, or None once the client has left: what it asked for goes on without it [TPT-061]."""
-        exchange = None
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._watch, nursery.cancel_scope)
-            exchange = await answer
-            nursery.cancel_scope.cancel()
-        return exchange
+        with trio.CancelScope() as self._awaiting:
+            self._hurry()
+            return await answer
+        return None
 
-    async def _watch(self, waiting: trio.CancelScope) -> None:
-        """End the wait when the client is gone. Half a close may mean that it still listens, for a while."""
-        try:
-            data = await self._read(_READ_BYTES)
-            self._http.receive_data(data)
-            if data:  # A request that was sent ahead; the connection lives, so there is nothing to watch for.
-                return
-            await trio.sleep(self._timeout_s)
-        except (trio.BrokenResourceError, trio.ClosedResourceError):
-            pass
-        waiting.cancel()
+    def _hurry(self) -> None:
+        """Wait no longer for whom is gone, and only for a while for who may still listen."""
+        if self._is_gone:
+            self._awaiting.cancel()
+        elif self.has_departed:
+            self._awaiting.deadline = trio.current_time() + self._timeout_s
+
+    async def pause(self, until: Callable[[], Awaitable[None]], at_most_s: float) -> bool:
+        """Wait with a stream for its news; False where they did not come, or the client or the front leaves."""
+        with trio.move_on_after(at_most_s) as self._pausing:
+            if not self.has_departed and not self.leaving.is_set():
+                await until()
+                return True
+        return False
 
     # Writing
 
@@ -335,13 +348,6 @@ class Connection:
         for at in range(0, len(data), _SLICE_BYTES):
             with trio.fail_after(self._timeout_s):
                 await self._stream.send_all(data[at : at + _SLICE_BYTES])
-
-    async def until_gone(self) -> None:
-        """Return when the client has closed its side, or has sent far more than its request."""
-        left = limits.LINGER_BYTES
-        with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
-            while left > 0 and (data := await self._read(_READ_BYTES)):
-                left -= len(data)
 
     async def _refuse(self, refused: Refused) -> None:
         exchange = self.site.door.refuse(refused.fault, refused.status)

@@ -142,64 +142,40 @@ class Delivery:
     """Hands the events of one stream to one client."""
 
     def __init__(self, visit: Visit, events: EventStream) -> None:
-        self._visit = visit
+        self._peer = visit.peer
         self._connection: Connection = visit.connection
         self._events = events
-        self._is_over = False
-        self._waiting = trio.CancelScope()
+        self._check_at_mono_s = trio.current_time() + KEEPALIVE_S
 
     async def run(self) -> None:
-        """Deliver until the stream is over; what the client has sent since its request is dropped."""
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._watch_client, nursery.cancel_scope)
-            nursery.start_soon(self._watch_front)
-            await self._connection.begin(("Content-Type", "text/event-stream"), *UNBUFFERED)
-            await self._connection.write(_OPENING)
-            await self._deliver()
-            await self._connection.end()
-            nursery.cancel_scope.cancel()
-
-    async def _deliver(self) -> None:
-        check_at = trio.current_time() + KEEPALIVE_S
-        while True:
-            is_over = self._is_over or self._events.ended
+        """Deliver until the stream is over. What the client sends after its request is left unread."""
+        connection = self._connection
+        await connection.begin(("Content-Type", "text/event-stream"), *UNBUFFERED)
+        await connection.write(_OPENING)
+        while not connection.has_departed and self._is_still_allowed():
+            is_over = connection.leaving.is_set() or self._events.ended
             taken = self._events.take(_TAKE_BYTES)
             if taken:
-                await self._connection.write(
+                await connection.write(
                     b"".join(frame(event.subscription_id, event.seq, event.message) for event in taken)
                 )
             elif is_over:
-                return
-            else:
-                await self._wait()
-            if trio.current_time() >= check_at:
-                check_at = trio.current_time() + KEEPALIVE_S
-                if not self._is_still_allowed():
-                    return
+                break
+            elif not await connection.pause(self._events.wait, KEEPALIVE_S) and not self._must_end():
+                await connection.write(_KEEPALIVE)
+        await connection.end()
 
-    async def _wait(self) -> None:
-        """Wait for more to do; at the end of a silence that is long enough, say that the stream lives."""
-        with trio.move_on_after(KEEPALIVE_S) as self._waiting:
-            if not self._is_over:
-                await self._events.wait()
-            return
-        if not self._is_over:
-            await self._connection.write(_KEEPALIVE)
+    def _must_end(self) -> bool:
+        return self._connection.has_departed or self._connection.leaving.is_set()
 
     def _is_still_allowed(self) -> bool:
-        """Whether the credential of the request is still worth what it was [TPT-059]."""
-        peer = self._visit.peer
-        assert peer.recheck is not None
+        """Whether the credential of the request is still worth what it was, looked at now and then [TPT-059]."""
+        now_mono_s = trio.current_time()
+        if now_mono_s < self._check_at_mono_s:
+            return True
+        self._check_at_mono_s = now_mono_s + KEEPALIVE_S
+        assert self._peer.recheck is not None
         try:
-            return peer.recheck().has_rights_of(peer)
+            return self._peer.recheck().has_rights_of(self._peer)
         except Refused:
             return False
-
-    async def _watch_client(self, serving: trio.CancelScope) -> None:
-        await self._connection.until_gone()
-        serving.cancel()
-
-    async def _watch_front(self) -> None:
-        await self._connection.leaving.wait()
-        self._is_over = True
-        self._waiting.cancel()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from itertools import pairwise
 from urllib.parse import urlencode
@@ -22,7 +21,6 @@ from mhsd.client.sse import SseMessage, SseParser
 from mhsd.protocol.auth import TokenFiles
 from tests.bindings.fakes import STOP, EchoDoor, Sent, call
 
-logging.getLogger("mhsd").setLevel(logging.CRITICAL)
 LONG = settings(max_examples=3 * settings().max_examples)
 
 BODY = call()
@@ -91,11 +89,12 @@ def converse(data: bytes, cuts: list[int]) -> tuple[bytes, EchoDoor]:
 
     async def main() -> bytes:
         client, server = trio.testing.memory_stream_pair()
+        connection = Connection(server, site)
         answer = bytearray()
 
         async def serve() -> None:
             try:
-                await Connection(server, site).run()
+                await connection.run()
             except* (trio.BrokenResourceError, trio.TooSlowError):
                 pass
             finally:
@@ -116,6 +115,8 @@ def converse(data: bytes, cuts: list[int]) -> tuple[bytes, EchoDoor]:
                 await client.send_eof()
             except trio.BrokenResourceError:
                 pass
+            # What the front would say of a socket.
+            connection.note_departure(False)
         return bytes(answer)
 
     return trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0)), door

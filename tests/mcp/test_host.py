@@ -238,7 +238,7 @@ async def test_everything_but_the_priority_path_is_served_in_order(server: McpPr
 async def test_somebody_at_the_machine_can_stop_what_a_model_has_started(
     server: McpProcess, tmp_path: Path
 ) -> None:
-    """[MHSD-9a-51]"""
+    """[MHSD-9a-54]"""
     motion = await moving(server)
     (path,) = (tmp_path / "run").glob("mcp-*.sock")
     stop = {"jsonrpc": "2.0", "id": 1, "method": "mhs.safety.estop", "params": {"reason": "a person"}}

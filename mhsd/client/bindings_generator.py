@@ -30,6 +30,8 @@ _CONTROLS = frozenset(
         "options",
     }
 )
+_TYPING = ("Any", "Literal", "NotRequired", "TypedDict", "Unpack", "cast")
+_IMPORTED = frozenset({*_TYPING, "Mapping", "CallOptions", "Receipt", "Session"})
 _SCALARS = {"integer": "int", "number": "float", "string": "str", "boolean": "bool", "null": "None"}
 
 
@@ -53,7 +55,8 @@ class _Module:
         self._device = device
         self._classes = classes
         self._types: dict[str, str] = {}
-        self._name = _camel(name_of(device))
+        name = _camel(name_of(device))
+        self._name = f"{name}Device" if name in _IMPORTED else name
 
     def text(self) -> str:
         """Types first, since the methods name them."""
@@ -74,8 +77,7 @@ class _Module:
             ],
             0,
         )
-        wanted = ("Any", "Literal", "NotRequired", "TypedDict", "Unpack", "cast")
-        used = [name for name in wanted if re.search(rf"\b{name}\b", body)]
+        used = [name for name in _TYPING if re.search(rf"\b{name}\b", body)]
         mapping = "from collections.abc import Mapping\n" if re.search(r"\bMapping\b", body) else ""
         return "\n".join(
             [
@@ -108,16 +110,15 @@ class _Module:
         """The bindings with a name each; one that two share is told apart by resource and version."""
         bindings = [binding for binding in self._device.bindings if binding.get("capability_id") != DESCRIBE]
         names = [_slug(binding) for binding in bindings]
+        taken = {"session", "device_id", *(f"read_{_identifier(each)}" for each in self._device.resources)}
         found = []
         for binding, name in zip(bindings, names, strict=True):
             capability_id = str(binding["capability_id"])
-            more = (
-                f"_{binding.get('resource')}_{capability_id.rsplit('.', 1)[-1]}"
-                if names.count(name) > 1
-                else ""
-            )
-            document = self._classes.get(capability_id, {})
-            found.append(_Method(_identifier(name + more) if more else name, binding, document))
+            if names.count(name) > 1 or name in taken:
+                longer = _identifier(f"{name}_{binding.get('resource')}_{capability_id.rsplit('.', 1)[-1]}")
+            else:
+                longer = name
+            found.append(_Method(longer, binding, self._classes.get(capability_id, {})))
         return found
 
     def _read(self, resource: Mapping[str, Any]) -> str:

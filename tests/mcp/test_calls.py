@@ -1,7 +1,6 @@
 """Calls as a host makes them: outcomes, tokens, progress, cancellation, the stop, and the end [TPT-036 to TPT-042]."""
 
 import json
-import signal
 import socket
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -129,36 +128,6 @@ async def test_each_capability_has_a_session_of_its_own(server: McpProcess) -> N
     step = await server.receipt("world_step", {"ticks": 1})
     valve = await server.receipt("actuation_valve", {"open": True})
     assert step["session_id"] != valve["session_id"]
-    across = await server.receipt("actuation_valve", {"open": False, "session_id": step["session_id"]})
-    assert across["error"]["mhs_code"] == "MHS.SESSION.CAPABILITY_NOT_GRANTED"
-
-
-async def test_a_session_of_somebody_else_is_unknown(server: McpProcess) -> None:
-    """[TPT-048]"""
-    result = await server.call(f"{NAMED}world_step", {"ticks": 1, "session_id": "mhs_s_01J8ZQ3V6Y"})
-    assert mhs_error_of(result)["mhs_code"] == "MHS.SESSION.UNKNOWN"
-
-
-async def test_a_policy_may_let_a_call_name_a_session_of_somebody_else(start: Start, endpoint: Lab) -> None:
-    """[TPT-048]"""
-    server = await start("-e", endpoint.ready["url"], "--allow-external-sessions")
-    session = endpoint.open()
-    receipt = await server.receipt("world_step", {"ticks": 1, "session_id": session.id})
-    assert receipt["session_id"] == session.id
-
-
-async def test_a_session_that_has_ended_is_replaced_and_no_command_is_sent_twice(
-    start: Start, endpoint: Lab
-) -> None:
-    """[TPT-036]"""
-    server = await start("-e", endpoint.ready["url"])
-    first = await server.receipt("world_step", {"ticks": 1})
-    await trio.to_thread.run_sync(lambda: endpoint.call("mhs.session.close", session_id=first["session_id"]))
-    refused = mhs_error_of(await server.call(f"{NAMED}world_step", {"ticks": 1}))
-    assert (refused["mhs_code"], refused["retryable"]) == ("MHS.SESSION.CLOSED", True)
-    second = await server.receipt("world_step", {"ticks": 1})
-    assert second["output"]["tick"] == 2
-    assert second["session_id"] != first["session_id"]
 
 
 async def test_an_endpoint_that_has_been_started_again_is_used_as_before(
@@ -182,30 +151,6 @@ async def test_an_endpoint_that_has_been_started_again_is_used_as_before(
         ended = mhs_error_of(await server.call(f"{NAMED}world_step", {"ticks": 1}))
         assert ended["mhs_code"] == "MHS.SESSION.UNKNOWN"
         assert (await server.receipt("world_step", {"ticks": 1}))["output"]["tick"] == 1
-
-
-# Deadlines
-
-
-async def test_a_call_ends_at_its_deadline_though_the_device_hangs(server: McpProcess) -> None:
-    """[TPT-042]"""
-    await server.receipt("sim_fault", {"kind": "hang", "times": 1})
-    result = await server.call(f"{NAMED}actuation_valve", {"open": True, "deadline_ms": 200})
-    receipt = receipt_of(result)
-    assert (receipt["status"], receipt["error"]["mhs_code"]) == ("unknown", "MHS.OUTCOME.TIMEOUT")
-    assert result["structuredContent"]["operation"]["unknown_receipt_id"] == receipt["receipt_id"]
-
-
-async def test_an_endpoint_that_never_answers_is_not_waited_for(start: Start) -> None:
-    """[TPT-042, MHSD-9a-85]"""
-    listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
-    port = listeners[0].socket.getsockname()[1]
-    server = await start("-e", f"http://127.0.0.1:{port}")
-    error = mhs_error_of(await server.call(f"{NAMED}world_step", {"ticks": 1}))
-    assert error["mhs_code"] == "MHS.TRANSPORT.UNAVAILABLE"
-    assert await server.request("ping") == {}
-    for listener in listeners:
-        await listener.aclose()
 
 
 # Progress
@@ -271,33 +216,6 @@ async def test_a_cancellation_that_comes_too_late_changes_nothing(server: McpPro
     assert len(server.responses(call)) == 1
 
 
-async def test_a_call_that_is_cancelled_at_once_is_answered_once_and_moves_nothing(
-    server: McpProcess,
-) -> None:
-    """[TPT-041]"""
-    for _ in range(10):
-        call = await server.begin_call(f"{NAMED}motion_convey", LONG)
-        await cancel(server, call)
-        result = await server.answer(call)
-        if not result["isError"]:
-            assert receipt_of(result)["status"] == "cancelled"
-        belt = await server.document("mhs__read", {"resource_id": "belt"})
-        assert belt["state"]["running"] is False
-        assert len(server.responses(call)) == 1
-
-
-async def test_a_call_that_is_cancelled_before_its_turn_is_never_sent(server: McpProcess) -> None:
-    """[TPT-041, CORE-132]"""
-    call = await moving(server)
-    waiting = await server.begin_call(f"{NAMED}world_step", {"ticks": 5})
-    await cancel(server, waiting)
-    await cancel(server, call)
-    assert receipt_of(await server.answer(call))["status"] == "cancelled"
-    error = mhs_error_of(await server.answer(waiting))
-    assert error["details"]["reason"] == "cancelled_before_dispatch"
-    assert (await server.document("mhs__read", {"resource_id": "world"}))["state"]["tick"] == 0
-
-
 # The priority path
 
 
@@ -350,21 +268,6 @@ async def test_the_fixed_tools_answer_their_documents(server: McpProcess) -> Non
     safety = await server.document("mhs__safety")
     assert (safety["risk_class"], safety["estop"]["engaged"]) == ("R1", False)
     assert (await server.document("mhs__operations")) == {"operations": []}
-
-
-async def test_the_evidence_is_whole_and_can_be_read_by_its_uri(server: McpProcess) -> None:
-    """[TPT-044, TPT-047]"""
-    for _ in range(12):
-        await server.receipt("world_step", {"ticks": 1})
-    shown = await server.document("mhs__evidence")
-    assert (shown["count"], shown["valid"], len(shown["receipts"])) == (12, True, 10)
-    assert shown["head_digest"] == shown["receipts"][-1]["evidence"]["digest"]
-    text = (await server.request("resources/read", {"uri": shown["uri"]}))["contents"][0]["text"]
-    bundle = json.loads(text)
-    assert len(bundle["receipts"]) == 12
-    assert bundle["head_digest"] == shown["head_digest"]
-    unlisted = await server.document("mhs__evidence", {"last_n": 1, "include_bundle": True})
-    assert unlisted["bundle"]["receipts"] == bundle["receipts"]
 
 
 @pytest.mark.parametrize(
@@ -447,13 +350,6 @@ async def test_a_file_of_requests_is_answered_to_its_end(start: Start) -> None:
     assert await server.end() == 0
     ticks = [receipt_of(server.responses(call)[0]["result"])["output"]["tick"] for call in calls]
     assert ticks == list(range(1, 21))
-
-
-async def test_a_signal_is_an_orderly_end(server: McpProcess) -> None:
-    await moving(server)
-    server.process.send_signal(signal.SIGTERM)
-    with trio.fail_after(PATIENCE_S):
-        assert await server.process.wait() == 0
 
 
 @pytest.mark.parametrize(

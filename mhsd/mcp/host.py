@@ -167,11 +167,15 @@ class McpHost:
         await self._end_of_input()
 
     async def _end_of_input(self) -> None:
-        """What came before the end is still served, as a file of requests needs it; nothing goes on moving for
-        that: whoever could stop it is gone [TPT-008]."""
+        """What came before the end is still served, as a file of requests needs it; what moves when nothing else is
+        asked for is not waited for, because whoever could stop it is gone [TPT-008]."""
         with trio.move_on_after(_END_S):
-            while self._jobs and not self._gone and not (self._current and self._current.takes_long):
+            while self._jobs and not self._gone and not self._only_moves():
                 await self._changed.park()
+
+    def _only_moves(self) -> bool:
+        """Whether the one thing that is left is a motion."""
+        return self._current is not None and self._current.takes_long and not self._queue
 
     def _take(self, received: Reply | Call | Cancellation | None) -> None:
         if isinstance(received, Reply):

@@ -79,7 +79,10 @@ async def projection(config: Config, door: Dispatch, pipes: Pipes) -> AsyncItera
 
     async with open_client(door, peer=peer, name=_NAME) as client:
         server = EndpointServer(client, policy, named=named)
-        await server.reach.load()
+        try:
+            await server.reach.load()
+        except MHSError as problem:
+            raise StartError(problem.message, exit_code=1, mhs_code=problem.mhs_code) from None
         yield McpHost(server, *open_streams(pipes))
 
 

@@ -124,12 +124,13 @@ class EvidenceReader:
 
     async def _read_on(self) -> None:
         async for page in self._pages(self._last_id):
-            if page["receipts"] or self._check is None:
-                # A bundle without news is the one that there was, under the same uri.
-                self._envelope = {**page, "truncation": None}
-                del self._envelope["receipts"]
             if self._check is None:
                 self._check = BundleCheck({**page, "receipts": []}, receipt_errors)
+            elif not page["receipts"]:
+                # Without news it tells the head of an empty chain; the bundle and its uri are those that there were.
+                continue
+            self._envelope = {**page, "truncation": None}
+            del self._envelope["receipts"]
             self._check.turn(page)
             for receipt in page["receipts"]:
                 self._check.add(receipt)

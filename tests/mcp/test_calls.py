@@ -270,6 +270,18 @@ async def test_the_fixed_tools_answer_their_documents(server: McpProcess) -> Non
     assert (await server.document("mhs__operations")) == {"operations": []}
 
 
+async def test_evidence_without_news_is_as_valid_as_before(server: McpProcess) -> None:
+    """[TPT-044]"""
+    empty = await server.document("mhs__evidence")
+    assert (empty["count"], empty["valid"]) == (0, True)
+    assert await server.document("mhs__evidence") == empty
+    receipt = await server.receipt("world_step", {"ticks": 1})
+    shown = await server.document("mhs__evidence")
+    assert (shown["count"], shown["valid"]) == (1, True)
+    assert shown["head_digest"] == receipt["evidence"]["digest"]
+    assert await server.document("mhs__evidence") == shown
+
+
 @pytest.mark.parametrize(
     ("name", "arguments"),
     [("mhs__reset", {}), ("mhs__permit", {"capability_id": "cap.actuation.purge.v1", "input": {}})],

@@ -181,7 +181,7 @@ class Device(dict[str, Any]):
             ("mode", self.mode),
             ("risk class", self.risk_class),
             ("determinism", self.determinism),
-            ("fidelity gaps", "; ".join(self.fidelity_gaps) or None),
+            *(("fidelity gap", gap) for gap in self.fidelity_gaps),
             ("resources", ", ".join(self.resources)),
             *((_binding_name(binding), _inputs(binding)) for binding in self.bindings),
         ]

@@ -1,6 +1,7 @@
 """Calls as a host makes them: outcomes, tokens, progress, cancellation, the stop, and the end [TPT-036 to TPT-042]."""
 
 import json
+import shutil
 import socket
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 import trio
 
+from mhsd.base.resources import drivers_dir
 from tests.lab import Lab, running
 from tests.mcp.conftest import Start
 from tests.mcp.wire import CONVEYOR, NAMED, PATIENCE_S, UNHURRIED, McpProcess, mhs_error_of, receipt_of
@@ -397,6 +399,36 @@ async def test_logs_and_the_ready_line_go_to_stderr(start: Start) -> None:
     ready = next(line for line in server.stderr().splitlines() if "mhs_ready" in line)
     assert json.loads(ready)["url"] is None
     assert await server.end() == 0
+
+
+NOISY = """
+import os
+
+print("imported")
+
+
+async def _noisy_read(self, resource_ids, quiet=Conveyor.read):
+    print("read")
+    os.write(1, b"written\\n")
+    os.system("echo a child")
+    return await quiet(self, resource_ids)
+
+
+Conveyor.read = _noisy_read
+"""
+
+
+async def test_a_driver_that_prints_does_not_reach_the_protocol(start: Start, tmp_path: Path) -> None:
+    """[TPT-005]"""
+    directory = tmp_path / "noisy"
+    shutil.copytree(drivers_dir() / "conveyor_workcell", directory)
+    driver = directory / "driver.py"
+    driver.write_text(driver.read_text() + NOISY)
+    server = await start(str(directory))
+    assert (await server.document("mhs__read", {"resource_id": "belt"}))["revision"] == 0
+    assert await server.end() == 0
+    for noise in ("imported", "read", "written", "a child"):
+        assert noise in server.stderr().splitlines()
 
 
 # An endpoint somewhere else

@@ -8,8 +8,8 @@ from typing import Any
 
 RISKS: Mapping[str, str] = {
     "R0": "no physical effect",
-    "R1": "on a scale from R0, no physical effect, to R3, can injure or destroy",
-    "R2": "on a scale from R0, no physical effect, to R3, can injure or destroy",
+    "R1": "of R0 to R3",
+    "R2": "of R0 to R3",
     "R3": "can injure or destroy",
 }
 

@@ -67,7 +67,7 @@ class Projection:
                 raise Fault("MHS.DEVICE.UNKNOWN", f"there is no device {asked[:256]!r} here; {self._known()}")
             return asked
         if len(self.manifests) != 1:
-            raise _which("device_id is needed", self._known())
+            raise _which("device_id is needed", list(self.manifests))
         return next(iter(self.manifests))
 
     def device_of(self, resource_id: str, asked: str | None) -> str:
@@ -86,7 +86,7 @@ class Projection:
                 f"no device has a resource {resource_id[:128]!r}; there are: {', '.join(known) or 'none'}",
             )
         if len(having) > 1:
-            raise _which(f"several devices have {resource_id}, so device_id is needed", self._known())
+            raise _which(f"several devices have {resource_id}, so device_id is needed", having)
         return having[0]
 
     def reading_refusal(self, device_id: str) -> Fault | None:
@@ -217,10 +217,10 @@ def _collision(first: Tool, second: Tool) -> ProjectionError:
     )
 
 
-def _which(problem: str, known: str) -> Fault:
+def _which(problem: str, choices: list[str]) -> Fault:
     return Fault(
         "MHS.PROTOCOL.INVALID_PARAMS",
-        f"{problem}; {known}",
+        f"{problem}; there are: {', '.join(choices) or 'none'}",
         details={"field": "device_id"},
     )
 

@@ -409,12 +409,16 @@ def test_a_resource_that_only_one_device_has_names_the_device() -> None:
     both = projection_of(*two())
     assert both.device_of("belt", None) == CONVEYOR
     assert both.device_of("world", CONVEYOR) == CONVEYOR
-    with pytest.raises(Fault, match="several devices have world"):
-        both.device_of("world", None)
-    with pytest.raises(Fault) as caught:
+    third = manifest_of(path="/lab/third")
+    third["resources"] = []
+    with pytest.raises(Fault, match="several devices have world") as several:
+        projection_of(*two(), third).device_of("world", None)
+    assert CONVEYOR in several.value.message
+    assert third["device_id"] not in several.value.message
+    with pytest.raises(Fault) as unknown:
         both.device_of("nothing", None)
-    assert caught.value.mhs_code == "MHS.RESOURCE.UNKNOWN"
-    assert "belt" in caught.value.message
+    assert unknown.value.mhs_code == "MHS.RESOURCE.UNKNOWN"
+    assert "belt" in unknown.value.message
 
 
 def test_every_class_of_the_catalogue_can_be_a_tool() -> None:

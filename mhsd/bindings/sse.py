@@ -21,7 +21,7 @@ from mhsd.bindings.checks import Headers, Refused
 from mhsd.bindings.replies import UNBUFFERED
 from mhsd.bindings.rpc import Connection
 from mhsd.bindings.site import Visit
-from mhsd.services.subscriptions import EventStream
+from mhsd.services.subscriptions import Delivery, EventStream
 
 KEEPALIVE_S = 15.0
 """A comment is sent after so much silence, and the credential is looked at again as often [TPT-016, TPT-059]."""
@@ -127,7 +127,7 @@ async def serve_events(visit: Visit) -> None:
             )
         except Fault as fault:
             raise _refused(fault) from None
-        await Delivery(visit, events).run()
+        await Stream(visit, events).run()
 
 
 def _refused(fault: Fault) -> Refused:
@@ -138,7 +138,7 @@ def _refused(fault: Fault) -> Refused:
     return Refused(status, fault, ("Retry-After", str(-(-retry_after_ms // 1000))))
 
 
-class Delivery:
+class Stream:
     """Hands the events of one stream to one client."""
 
     def __init__(self, visit: Visit, events: EventStream) -> None:
@@ -154,16 +154,21 @@ class Delivery:
         await connection.write(_OPENING)
         while not connection.has_departed and self._is_still_allowed():
             is_over = connection.leaving.is_set() or self._events.ended
-            taken = self._events.take(_TAKE_BYTES)
-            if taken:
-                await connection.write(
-                    b"".join(frame(event.subscription_id, event.seq, event.message) for event in taken)
-                )
+            if taken := self._events.take(_TAKE_BYTES):
+                await self._send(taken)
             elif is_over:
                 break
             elif not await connection.pause(self._events.wait, KEEPALIVE_S) and not self._must_end():
                 await connection.write(_KEEPALIVE)
         await connection.end()
+
+    async def _send(self, taken: list[Delivery]) -> None:
+        await self._connection.write(
+            b"".join([frame(event.subscription_id, event.seq, event.message) for event in taken])
+        )
+        if self._events.has_more:
+            # A client that reads as fast as there is something must not keep the others waiting.
+            await trio.lowlevel.checkpoint()
 
     def _must_end(self) -> bool:
         return self._connection.has_departed or self._connection.leaving.is_set()

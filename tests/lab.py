@@ -7,17 +7,22 @@ import json
 import os
 import queue
 import signal
+import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any
 
 from ulid import ULID
+from wsproto import ConnectionType, WSConnection
+from wsproto.connection import ConnectionState
+from wsproto.events import AcceptConnection, CloseConnection, Event, Ping, Request, TextMessage
 
+from tests.bindings.sockets import frame
 from tests.documents import check_error, check_result
 
 MHSD = Path(sys.executable).parent / "mhsd"
@@ -176,13 +181,10 @@ class HttpWire(Wire):
         pass
 
 
-class StdioWire(Wire):
-    """One connection that every call shares; answers are sorted to their callers by id."""
+class ConnectionWire(Wire):
+    """One connection that every call shares; answers are sorted to their callers by id, and events kept apart."""
 
-    name = "stdio"
-
-    def __init__(self, process: "subprocess.Popen[bytes]") -> None:
-        self.process = process
+    def __init__(self) -> None:
         self._answers: dict[str, queue.Queue[Any]] = {}
         self._others: queue.Queue[Any] = queue.Queue()
         self.events: queue.Queue[Any] = queue.Queue()
@@ -192,12 +194,20 @@ class StdioWire(Wire):
         """Clear it, and the peer reads nothing until it is set again."""
         self.reads.set()
         self._lock = threading.Lock()
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
+
+    def _listen(self) -> None:
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _messages(self) -> Iterator[bytes]:
+        """What comes on the connection, message by message."""
+        raise NotImplementedError
+
+    def send(self, message: bytes) -> None:
+        raise NotImplementedError
 
     def _read(self) -> None:
-        while (line := self._line()).endswith(b"\n"):
-            message = json.loads(line)
+        for text in self._messages():
+            message = json.loads(text)
             if isinstance(message, dict) and "method" in message:
                 self.events.put(message)
                 continue
@@ -208,22 +218,7 @@ class StdioWire(Wire):
         with self._lock:
             self._ended = True
             for waiting in (*self._answers.values(), self._others, self.events):
-                waiting.put(EOFError("the daemon has closed its output"))
-
-    def _line(self) -> bytes:
-        """The next line; one without a line feed is what a daemon that was killed had written of its last answer."""
-        assert self.process.stdout is not None
-        self.reads.wait(PATIENCE_S)
-        try:
-            return self.process.stdout.readline()
-        except ValueError:
-            # `stop` closed the pipe of a daemon that has ended before all of it was read.
-            return b""
-
-    def send(self, line: bytes) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write(line + b"\n")
-        self.process.stdin.flush()
+                waiting.put(EOFError("the daemon has closed the connection"))
 
     def exchange(self, message: Any) -> Any:
         key = message.get("id") if isinstance(message, dict) else None
@@ -231,11 +226,15 @@ class StdioWire(Wire):
             return super().exchange(message)
         return _taken(self.ask(message))
 
+    def _revive(self) -> None:
+        """Open the connection again where that is the usual thing to do."""
+
     def ask(self, message: dict[str, Any]) -> "queue.Queue[Any]":
+        self._revive()
         waiting: queue.Queue[Any] = queue.Queue()
         with self._lock:
             if self._ended:
-                raise EOFError("the daemon has closed its output")
+                raise EOFError("the daemon has closed the connection")
             self._answers[message["id"]] = waiting
         self.send(json.dumps(message).encode())
         return waiting
@@ -248,12 +247,134 @@ class StdioWire(Wire):
         return found
 
     def exchange_bytes(self, body: bytes) -> Any:
+        self._revive()
         self.send(body)
         return _taken(self._others)
+
+
+class StdioWire(ConnectionWire):
+    """Lines on the daemon's own pipes."""
+
+    name = "stdio"
+
+    def __init__(self, process: "subprocess.Popen[bytes]") -> None:
+        super().__init__()
+        self.process = process
+        self._listen()
+
+    def _messages(self) -> Iterator[bytes]:
+        """The lines; one without a line feed is what a daemon that was killed had written of its last answer."""
+        while (line := self._line()).endswith(b"\n"):
+            yield line
+
+    def _line(self) -> bytes:
+        assert self.process.stdout is not None
+        self.reads.wait(PATIENCE_S)
+        try:
+            return self.process.stdout.readline()
+        except ValueError:
+            # `stop` closed the pipe of a daemon that has ended before all of it was read.
+            return b""
+
+    def send(self, message: bytes) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(message + b"\n")
+        self.process.stdin.flush()
 
     def close(self) -> None:
         assert self.process.stdin is not None
         self.process.stdin.close()
+
+
+class WsWire(ConnectionWire):
+    """Text messages of a WebSocket. One that is too long or no UTF-8 costs the connection, and another is opened."""
+
+    name = "ws"
+
+    def __init__(self, url: str, token: str | None = None) -> None:
+        super().__init__()
+        self.url, self.token = url, token
+        self.closed: tuple[int, str | None] | None = None
+        """Code and reason of the close frame that the daemon has sent."""
+        self._connect()
+
+    def _connect(self) -> None:
+        host, _, target = self.url.removeprefix("ws://").partition("/")
+        name, port = host.split(":")
+        self._socket = socket.create_connection((name, int(port)), timeout=PATIENCE_S)
+        self._socket.settimeout(None)
+        self._protocol = WSConnection(ConnectionType.CLIENT)
+        headers = [] if self.token is None else [(b"Authorization", f"Bearer {self.token}".encode())]
+        request = Request(host=host, target=f"/{target}", subprotocols=["mhs.v1"], extra_headers=headers)
+        self._socket.sendall(self._protocol.send(request))
+        self._ended, self.closed = False, None
+        first = next(self._frames())
+        assert isinstance(first, AcceptConnection), first
+        self._listen()
+
+    def _frames(self) -> Iterator[Event]:
+        while True:
+            yield from self._protocol.events()
+            self.reads.wait(PATIENCE_S)
+            data = b""
+            with suppress(ConnectionResetError):
+                data = self._socket.recv(65536)
+            if not data:
+                return
+            self._protocol.receive_data(data)
+
+    def _messages(self) -> Iterator[bytes]:
+        with self._socket:
+            yield from self._texts()
+
+    def _texts(self) -> Iterator[bytes]:
+        text = ""
+        for event in self._frames():
+            if isinstance(event, Ping):
+                self._write(event.response())
+            elif isinstance(event, CloseConnection):
+                self.closed = event.code, event.reason
+                if self._protocol.state is ConnectionState.REMOTE_CLOSING:
+                    self._write(event.response())
+                return
+            elif isinstance(event, TextMessage):
+                text += event.data
+                if event.message_finished:
+                    yield text.encode()
+                    text = ""
+
+    def _write(self, event: Event) -> None:
+        with self._lock:
+            self._socket.sendall(self._protocol.send(event))
+
+    def send(self, message: bytes) -> None:
+        with self._lock:
+            # By hand, because some tests send what no library would send as a text.
+            self._socket.sendall(frame(message))
+
+    def exchange_bytes(self, body: bytes) -> Any:
+        answer = super().exchange_bytes(body)
+        code = 1007 if b"\xff" in body else 1009 if len(body) > self.limit else None
+        if code is not None:
+            assert isinstance(self._others.get(timeout=PATIENCE_S), EOFError)
+            assert self.closed is not None
+            assert self.closed[0] == code
+        return answer
+
+    def _revive(self) -> None:
+        if self.closed is not None and self.closed[0] in (1007, 1009):
+            self._connect()
+            self.greet()
+
+    limit = 1 << 20
+    """The longest message, as hello has advertised it."""
+
+    def greet(self) -> None:
+        hello = request("mhs.hello", client={"name": "tests", "version": "1"}, protocol_versions=["1.0"])
+        self.limit = self.exchange(hello)["result"]["limits"]["max_request_bytes"]
+
+    def close(self) -> None:
+        self._write(CloseConnection(code=1000))
 
 
 class Lab:
@@ -279,7 +400,7 @@ class Lab:
         return result_of(method, self.wire.exchange(request(method, **params)))
 
     def begin(self, method: str, /, **params: Any) -> Pending:
-        """Send the request and go on; on stdio requests enter in the order of these calls."""
+        """Send the request and go on; on a connection requests enter in the order of these calls."""
         return Pending(method, self.wire.ask(request(method, **params)))
 
     def refused(self, method: str, /, **params: Any) -> RpcError:
@@ -406,7 +527,7 @@ def running(
     greet: bool = True,
     **environ: str,
 ) -> Iterator[Lab]:
-    """A daemon that serves `targets` over one binding; greeted already on stdio, stopped at the end."""
+    """A daemon that serves `targets` over one binding; greeted already on stdio and WebSocket, stopped at the end."""
     stderr = tmp_path / f"stderr-{ulid()}.txt"
     where = ("--stdio",) if binding == "stdio" else ("--port", "0")
     environment = {**os.environ, "MHSD_RUNTIME_DIR": str(tmp_path / "run"), **environ}
@@ -429,7 +550,10 @@ def running(
             line = process.stdout.readline()
             assert line, f"no ready line; stderr: {stderr.read_text()}"
             ready = json.loads(line)
-            lab = Lab(HttpWire(ready["url"]), process, ready, stderr)
+            wire = WsWire(ready["ws_url"]) if binding == "ws" else HttpWire(ready["url"])
+            lab = Lab(wire, process, ready, stderr)
+            if greet and isinstance(wire, WsWire):
+                wire.greet()
         yield lab
     finally:
         stop(process)

@@ -27,9 +27,11 @@ from mhsd.bindings.lingering import linger
 from mhsd.bindings.replies import JSON, NEVER_STORE, Reply
 from mhsd.bindings.site import WS, WS_TICKET, Route, Site, Upgrade, Visit, lasting
 from mhsd.bindings.tickets import EXPIRES_IN_S, MOST_TICKETS, Tickets, shown_in
-from mhsd.bindings.ws_socket import Piece, Socket, Wire, masked_size, text_frame
+from mhsd.bindings.ws_socket import Piece, Socket, Wire, lone_message, masked_size, text_frame
 from mhsd.bindings.ws_upgrade import SUBPROTOCOL, opening
+from mhsd.protocol.dispatch import Exchange
 from mhsd.protocol.peer import Peer
+from mhsd.wire.framing import mentions_stop
 from mhsd.wire.json_text import bytes_exceeded, encode
 
 if TYPE_CHECKING:
@@ -47,8 +49,8 @@ CLOSE_S = 2.0
 RECHECK_S = 1.0
 """How often the credential of a connection is looked at that sends nothing [TPT-059]."""
 
-BOUNDS = Bounds(unanswered=64, read_ahead_bytes=1 << 20, outgoing_bytes=1 << 20)
-"""There may be as many of these connections as there may be connections at all."""
+BOUNDS = Bounds(read_ahead_bytes=1 << 20, outgoing_bytes=1 << 20)
+"""There may be as many of these connections as there may be connections at all, so each may keep less than stdio."""
 
 VIOLATION, POLICY, TOO_LONG, GOING_AWAY = 1002, 1008, 1009, 1001
 
@@ -77,7 +79,11 @@ class WebSockets:
     async def issue(self, visit: Visit) -> Reply:
         """A ticket for whoever asks; a body is read and means nothing."""
         await visit.connection.body(visit.request, visit.peer)
-        _charge(visit)
+        try:
+            visit.connection.site.door.charge(visit.peer)
+        except Fault as too_fast:
+            retry_after_s = math.ceil((too_fast.details or {})["retry_after_ms"] / 1000)
+            raise Refused(429, too_fast, ("Retry-After", str(retry_after_s))) from None
         assert visit.peer.recheck is not None
         ticket = self._tickets.issue(visit.peer, visit.peer.recheck)
         if ticket is None:
@@ -92,7 +98,6 @@ class WebSockets:
     async def serve(self, visit: Visit) -> None:
         """Turn the connection into a WebSocket and serve it to its end."""
         first = opening(visit.request)
-        _charge(visit)
         await Session(visit.connection.upgrade(visit), first).run()
 
 
@@ -103,15 +108,6 @@ def websocket_routes() -> dict[str, Route]:
         WS: Route("GET", sockets.serve, authenticate=sockets.authenticate),
         WS_TICKET: Route("POST", sockets.issue, authenticate=lasting),
     }
-
-
-def _charge(visit: Visit) -> None:
-    """Neither a ticket nor a connection is a message, but each counts as one [TPT-020]."""
-    try:
-        visit.connection.site.door.charge(visit.peer)
-    except Fault as fault:
-        retry_after_s = math.ceil((fault.details or {})["retry_after_ms"] / 1000)
-        raise Refused(429, fault, ("Retry-After", str(retry_after_s))) from None
 
 
 class Session:
@@ -139,7 +135,7 @@ class Session:
             on_gone=self._over.set,
         )
         self._wire = Wire(self._stream, first, upgrade.ahead, self._talk.outgoing)
-        self._socket = Socket(self._wire, self._receive)
+        self._socket = Socket(self._wire, self._receive, self._serve_unreadable_stop)
         self._pieces: list[bytes] = []
         self._size = 0
         self._fragments = 0
@@ -265,7 +261,16 @@ class Session:
 
     def _take_in(self, message: bytes) -> None:
         if not self._can_be_revoked or self._is_still_allowed():
-            self._talk.take_in(message, is_alone=self._wire.slice_bytes == masked_size(len(message)))
+            self._talk.take_in(message, is_alone=len(self._wire.slice) == masked_size(len(message)))
+
+    async def _serve_unreadable_stop(self) -> None:
+        """A stop whose text is no UTF-8 is a stop all the same, before the connection is closed [CORE-076]."""
+        message = lone_message(self._wire.slice)
+        if message is None or not mentions_stop(message) or self._over.is_set():
+            return
+        if not self._can_be_revoked or self._is_still_allowed():
+            entered = self._door.begin(message, self._peer)
+            self._talk.answer_to(entered if isinstance(entered, Exchange) else await entered)
 
     def _is_too_long(self, more_bytes: int) -> bool:
         """Whether the message has more bytes, or is in more pieces, than one may be, and so much more."""

@@ -16,6 +16,7 @@ from trio_websocket import WebSocketConnection
 from wsproto import ConnectionType, WSConnection
 from wsproto.connection import ConnectionState
 from wsproto.events import BytesMessage, CloseConnection, TextMessage
+from wsproto.frame_protocol import XorMaskerSimple
 
 from mhsd.bindings.outgoing import Outgoing
 
@@ -46,6 +47,16 @@ def masked_size(message_bytes: int) -> int:
     return message_bytes + (6 if message_bytes < 126 else 8 if message_bytes < 65536 else 14)
 
 
+def lone_message(data: bytes) -> bytes | None:
+    """The message in the one frame of a client that these bytes are, None where they are anything else."""
+    size_bytes = {126: 2, 127: 8}.get(data[1] & 0x7F, 0) if len(data) > 6 else 0
+    start = 2 + size_bytes + 4
+    payload = data[start:]
+    if len(data) != masked_size(len(payload)) or data[0] != _TEXT:
+        return None
+    return bytes(XorMaskerSimple(data[start - 4 : start]).process(payload))
+
+
 class Wire(trio.abc.Stream):
     """The library's view of the connection: what it reads is cut in slices, what it writes is put in order."""
 
@@ -56,8 +67,8 @@ class Wire(trio.abc.Stream):
         self._outgoing = outgoing
         self._opened = trio.Event()
         self._closed = False
-        self.slice_bytes = 0
-        """How much the library was given last."""
+        self.slice = b""
+        """What the library was given last."""
 
     def open(self) -> None:
         """Let the frames through; until the library has accepted it would take them for HTTP."""
@@ -76,9 +87,8 @@ class Wire(trio.abc.Stream):
             await trio.lowlevel.checkpoint()
         else:
             self._ahead = bytes(await self._stream.receive_some(_READ_BYTES))
-        taken, self._ahead = self._ahead[:_SLICE_BYTES], self._ahead[_SLICE_BYTES:]
-        self.slice_bytes = len(taken)
-        return taken
+        self.slice, self._ahead = self._ahead[:_SLICE_BYTES], self._ahead[_SLICE_BYTES:]
+        return self.slice
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         """Put one frame in order, or the answer to the request. A close frame is the last."""
@@ -102,9 +112,15 @@ class Wire(trio.abc.Stream):
 class Socket(WebSocketConnection):
     """One WebSocket, the server's side. Uses names of trio-websocket 0.12 that are not its public ones."""
 
-    def __init__(self, wire: Wire, on_piece: Callable[[Piece], Awaitable[None]]) -> None:
+    def __init__(
+        self,
+        wire: Wire,
+        on_piece: Callable[[Piece], Awaitable[None]],
+        on_unreadable: Callable[[], Awaitable[None]],
+    ) -> None:
         super().__init__(wire, WSConnection(ConnectionType.SERVER))
         self._on_piece = on_piece
+        self._on_unreadable = on_unreadable
 
     async def accept(self, subprotocol: str) -> None:
         """Answer the request, with no extension."""
@@ -121,5 +137,6 @@ class Socket(WebSocketConnection):
     async def _handle_close_connection_event(self, event: CloseConnection) -> None:
         if self._wsproto.state is ConnectionState.OPEN:
             # Not a close frame: the peer has sent something that cannot be read.
+            await self._on_unreadable()
             await self._send(CloseConnection(code=event.code, reason=event.reason))
         await super()._handle_close_connection_event(event)

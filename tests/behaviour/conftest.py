@@ -37,7 +37,35 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str],
         yield lab_of
 
 
-@pytest.fixture(params=["stdio", "http"])
+OVER_WEBSOCKET = frozenset(
+    {
+        "test_batches",
+        "test_estop",
+        "test_events",
+        "test_idempotency",
+        "test_operations",
+        "test_sessions",
+        "test_shutdown",
+        "test_stop_scanner",
+        "test_wire_hello",
+        "test_wire_json",
+        "test_wire_requests",
+    }
+)
+"""Where what is tested depends on how messages travel; the other files would only cost their time once more."""
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run what asks for a binding over each; a test that names its own is left alone."""
+    names_its_own = any(
+        "binding" in mark.args[0] for mark in metafunc.definition.iter_markers(name="parametrize")
+    )
+    if "binding" in metafunc.fixturenames and not names_its_own:
+        has_websocket = metafunc.module.__name__.rpartition(".")[2] in OVER_WEBSOCKET
+        metafunc.parametrize("binding", ["stdio", "http", *["ws"] * has_websocket], indirect=True)
+
+
+@pytest.fixture
 def binding(request: pytest.FixtureRequest) -> str:
     name: str = request.param
     return name

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from tests.documents import check
-from tests.lab import PATIENCE_S, Session, StdioWire
+from tests.lab import PATIENCE_S, ConnectionWire, Session
 from tests.sse import EventReader
 
 Event = dict[str, Any]
@@ -19,7 +19,7 @@ class Listener:
         self.subscription_id: str = grant["subscription_id"]
         self.next_seq: int = grant["seq_start"]
         wire = session.lab.wire
-        self._wire = wire if isinstance(wire, StdioWire) else None
+        self._wire = wire if isinstance(wire, ConnectionWire) else None
         self._reader = (
             None
             if self._wire is not None

@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.behaviour.conftest import BENCH, LIMITS
 from tests.documents import check_error
-from tests.lab import CONVEYOR, HttpWire, Lab, Session, StdioWire, request, result_of, ulid
+from tests.lab import CONVEYOR, ConnectionWire, HttpWire, Lab, Session, request, result_of, ulid
 from tests.lab import running as running_daemon
 
 STEP = "cap.world.step.v1"
@@ -233,7 +233,7 @@ def test_a_batch_of_notifications_is_not_answered_at_all(lab: Lab) -> None:
     if isinstance(lab.wire, HttpWire):
         assert lab.wire.post(body) == (204, b"")
     else:
-        assert isinstance(lab.wire, StdioWire)
+        assert isinstance(lab.wire, ConnectionWire)
         lab.wire.send(body)
         lab.call("mhs.devices.list")
         assert lab.wire.unclaimed() == []

@@ -30,7 +30,7 @@ from tests.behaviour.safety import (
     token_file,
 )
 from tests.documents import input_digest
-from tests.lab import CONVEYOR, HttpWire, Lab, Session, StdioWire, ask_until, request, running, ulid
+from tests.lab import CONVEYOR, ConnectionWire, HttpWire, Lab, Session, ask_until, request, running, ulid
 
 INTERNAL = "cap.internal.safety_estop.v1"
 
@@ -253,13 +253,13 @@ def notify(lab: Lab, body: bytes) -> None:
     if isinstance(lab.wire, HttpWire):
         assert lab.wire.post(body) == (204, b"")
     else:
-        assert isinstance(lab.wire, StdioWire)
+        assert isinstance(lab.wire, ConnectionWire)
         lab.wire.send(body)
 
 
 def nothing_was_answered(lab: Lab) -> None:
     """On stdio a stray answer would have come by the time that the stop's receipt is in the chain."""
-    if isinstance(lab.wire, StdioWire):
+    if isinstance(lab.wire, ConnectionWire):
         ask_until(lambda: evidence(lab)[-1]["capability_id"], lambda last: last == INTERNAL)
         lab.hello()
         assert lab.wire.unclaimed() == []
@@ -271,12 +271,12 @@ def test_a_stop_as_a_notification_latches_and_is_not_answered(
 ) -> None:
     """[PROTO-005, CORE-183]"""
     unanswered = (
-        set() if not isinstance(lab.wire, StdioWire) else {json.dumps(m) for m in lab.wire.unclaimed()}
+        set() if not isinstance(lab.wire, ConnectionWire) else {json.dumps(m) for m in lab.wire.unclaimed()}
     )
     notify(lab, text(STOP, params=params, id=...))
     assert latched(lab), "what is asked afterwards is answered after the latch was set"
     assert not unanswered
-    if isinstance(lab.wire, StdioWire):
+    if isinstance(lab.wire, ConnectionWire):
         lab.hello()
         assert lab.wire.unclaimed() == []
 

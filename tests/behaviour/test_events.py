@@ -1,7 +1,6 @@
 """Subscriptions as a client sees them, over every binding [MHS-002 sections 8 and 12]."""
 
 import hashlib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ from jsonschema import Draft7Validator
 from tests.behaviour.conftest import SECOND, UNHURRIED, Start
 from tests.behaviour.listening import listening
 from tests.behaviour.test_local_socket import beside
-from tests.lab import CONVEYOR, HttpWire, Lab, Session, StdioWire, request, running, ulid
+from tests.lab import CONVEYOR, ConnectionWire, HttpWire, Lab, Session, StdioWire, request, running, ulid
 
 STEP = "cap.world.step.v1"
 CONVEY = "cap.motion.convey.v1"
@@ -107,6 +106,7 @@ def test_a_device_that_the_session_does_not_cover_is_refused(limited: Lab, devic
         ({"rate_hz": -1}, "rate_hz"),
         ({"rate_hz": True}, "rate_hz"),
         ({"rate_hz": "5"}, "rate_hz"),
+        ({"rate_hz": 10**400}, "rate_hz"),
     ],
     ids=str,
 )
@@ -301,17 +301,13 @@ def test_a_new_subscription_of_the_session_starts_above_every_seq_that_was_used(
 # The connection [EVT-010].
 
 
-@pytest.fixture
-def stdio(shared: Callable[[str], Lab]) -> Lab:
-    return shared("stdio")
-
-
-def test_on_stdio_the_reply_to_a_subscription_comes_before_its_first_event(stdio: Lab) -> None:
-    """[EVT-010, EVT-001] Commands that stand right behind it are not lost either."""
-    session = stdio.open()
+@pytest.mark.parametrize("binding", ["stdio", "ws"], indirect=True)
+def test_on_a_connection_the_reply_to_a_subscription_comes_before_its_first_event(lab: Lab) -> None:
+    """[EVT-010, EVT-001, TPT-024] Commands that stand right behind it are not lost either."""
+    session = lab.open()
     asked = request("mhs.subscribe", session_id=session.id, streams=[{"stream": "state"}], deadline_ms=30_000)
-    wire = stdio.wire
-    assert isinstance(wire, StdioWire)
+    wire = lab.wire
+    assert isinstance(wire, ConnectionWire)
     lines: list[str] = []
     for message in (asked, *(_step(session) for _ in range(5))):
         wire.ask(message)

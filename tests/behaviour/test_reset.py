@@ -35,7 +35,7 @@ from tests.behaviour.safety import (
     token_file,
 )
 from tests.documents import input_digest
-from tests.lab import CONVEYOR, HttpWire, Lab, Session, StdioWire, ask_until, request, running, ulid
+from tests.lab import CONVEYOR, ConnectionWire, HttpWire, Lab, Session, ask_until, request, running, ulid
 
 INTERNAL = "cap.internal.safety_reset.v1"
 REFUSED = "MHS.SAFETY.RESET_REFUSED"
@@ -157,7 +157,7 @@ def test_a_reset_as_a_notification_is_dropped(lab: Lab, session: Session) -> Non
     if isinstance(lab.wire, HttpWire):
         assert lab.wire.post(body) == (204, b"")
     else:
-        assert isinstance(lab.wire, StdioWire)
+        assert isinstance(lab.wire, ConnectionWire)
         lab.wire.send(body)
         lab.hello()
     assert latched(lab)

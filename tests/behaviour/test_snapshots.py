@@ -12,7 +12,7 @@ from tests.behaviour.conftest import BENCH, UNHURRIED, Start
 from tests.behaviour.safety import latched, reset, restored, stop, token_file
 from tests.behaviour.test_operations import receipts_of
 from tests.documents import check_chain, digest, input_digest
-from tests.lab import CONVEYOR, HttpWire, Lab, Session, StdioWire, ask_until, request, running, ulid
+from tests.lab import CONVEYOR, ConnectionWire, HttpWire, Lab, Session, ask_until, request, running, ulid
 
 STEP = "cap.world.step.v1"
 VALVE = "cap.actuation.valve.v1"
@@ -520,7 +520,7 @@ def test_a_restore_without_an_id_is_not_executed(vault: Session, kept: Any) -> N
         "mhs.restore", session_id=vault.id, device_id=VAULT, snapshot=kept, command_id=ulid(), **WAIT
     )
     del message["id"]
-    if isinstance(vault.lab.wire, StdioWire):
+    if isinstance(vault.lab.wire, ConnectionWire):
         vault.lab.wire.send(json.dumps(message).encode())
     else:
         assert vault.lab.wire.exchange(message) is None

@@ -98,12 +98,12 @@ def refusal_of(lab: Lab, method: str, **params: Any) -> tuple[str, Any]:
     return refused.code, refused.details.get("reason")
 
 
-ON_STDIO = pytest.mark.parametrize("binding", ["stdio"], indirect=True)
+ON_A_CONNECTION = pytest.mark.parametrize("binding", ["stdio", "ws"], indirect=True)
 HELLO_REQUIRED = ("MHS.PROTOCOL.INVALID_REQUEST", "hello_required")
 
 
-@ON_STDIO
-def test_on_stdio_hello_comes_first(fresh: Start) -> None:
+@ON_A_CONNECTION
+def test_on_a_connection_hello_comes_first(fresh: Start) -> None:
     """[PROTO-013]"""
     lab = fresh(greet=False)
     assert refusal_of(lab, "mhs.devices.list") == HELLO_REQUIRED
@@ -120,15 +120,15 @@ def test_on_stdio_hello_comes_first(fresh: Start) -> None:
     assert lab.call("mhs.devices.list")["devices"]
 
 
-@ON_STDIO
-def test_on_stdio_an_emergency_stop_needs_no_hello(fresh: Start) -> None:
+@ON_A_CONNECTION
+def test_on_a_connection_an_emergency_stop_needs_no_hello(fresh: Start) -> None:
     """[PROTO-013, CORE-076]"""
     lab = fresh(greet=False)
     assert lab.call("mhs.safety.estop", reason="test")["status"] == "completed"
 
 
-@ON_STDIO
-def test_on_stdio_a_batch_that_begins_with_hello_is_served(fresh: Start) -> None:
+@ON_A_CONNECTION
+def test_on_a_connection_a_batch_that_begins_with_hello_is_served(fresh: Start) -> None:
     """[PROTO-007, PROTO-013]"""
     lab = fresh(greet=False)
     hello = {

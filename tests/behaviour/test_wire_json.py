@@ -55,6 +55,8 @@ NOT_STRICT = {
 @pytest.mark.parametrize("body", NOT_STRICT.values(), ids=NOT_STRICT.keys())
 def test_what_is_not_strict_json_is_a_parse_error(lab: Lab, body: bytes) -> None:
     """[PROTO-001]"""
+    if lab.binding == "ws" and b"\xff" in body:
+        pytest.skip("WebSocket knows no such text: the connection is closed with 1007")
     error = refusal(lab, body)
     assert (error["code"], error["data"]["mhs_code"]) == (-32700, "MHS.PROTOCOL.PARSE_ERROR")
 

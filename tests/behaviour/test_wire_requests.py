@@ -8,7 +8,7 @@ import pytest
 
 from tests.behaviour.conftest import Start
 from tests.documents import check_error, methods
-from tests.lab import CONVEYOR, HttpWire, Lab, Session, StdioWire, ask_until, request, ulid
+from tests.lab import CONVEYOR, ConnectionWire, HttpWire, Lab, Session, ask_until, request, ulid
 
 INVALID_REQUEST = "MHS.PROTOCOL.INVALID_REQUEST"
 INVALID_PARAMS = "MHS.PROTOCOL.INVALID_PARAMS"
@@ -323,7 +323,7 @@ def silent(lab: Lab, *messages: dict[str, Any]) -> None:
         for message in messages:
             assert lab.wire.post(json.dumps(message).encode()) == (204, b"")
         return
-    assert isinstance(lab.wire, StdioWire)
+    assert isinstance(lab.wire, ConnectionWire)
     for message in messages:
         lab.wire.send(json.dumps(message).encode())
     lab.call("mhs.devices.list")

@@ -9,11 +9,9 @@ import pytest
 import trio
 import trio.testing
 
-from mhsd.base.errors import Fault
 from mhsd.bindings import limits
 from mhsd.bindings.routes import ROUTES
 from mhsd.bindings.ws import BOUNDS, websocket_routes
-from mhsd.protocol.peer import Peer
 from tests.bindings.conftest import Serve, Served
 from tests.bindings.fakes import STOP, Client, Sent, call, until
 from tests.bindings.sockets import (
@@ -147,21 +145,6 @@ async def test_the_lane_of_the_stop_is_not_for_sockets(serve: Serve) -> None:
     assert (answer.status, answer.headers["retry-after"]) == (503, "1")
     await first.say(call())
     assert await first.text() == call()
-
-
-async def test_connections_count_against_the_rate(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    """[TPT-020]"""
-
-    def charge(peer: Peer) -> None:
-        raise Fault("MHS.LIMIT.RATE_EXCEEDED", "too fast", details={"retry_after_ms": 1200})
-
-    monkeypatch.setattr(served.door, "charge", charge)
-    answer = await (await connect(served)).open()
-    assert (answer.status, answer.mhs_code, answer.headers["retry-after"]) == (
-        429,
-        "MHS.LIMIT.RATE_EXCEEDED",
-        "2",
-    )
 
 
 async def test_the_peer_is_one_that_orders_its_messages(client: WsClient, served: Served) -> None:
@@ -550,3 +533,15 @@ async def test_sockets_and_requests_share_a_port(client: WsClient, served: Serve
     assert (await http.post(call())).body == call()
     await client.say(call(request_id=2))
     assert await client.text() == call(request_id=2)
+
+
+@pytest.mark.parametrize("size", [0, 300])
+async def test_a_stop_that_is_no_utf8_is_served_before_the_connection_is_closed(
+    client: WsClient, served: Served, size: int
+) -> None:
+    """[CORE-076, TPT-022]"""
+    stop = STOP[:-1] + b',"x":"\xff' + b"x" * size + b'"}'
+    await client.say(stop)
+    assert await client.text() == b'{"error":"parse"}', "so the fake door answers it"
+    assert served.door.entered == [stop]
+    assert (await client.closed()).code == 1007

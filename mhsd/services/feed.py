@@ -28,6 +28,9 @@ STATE_WATCH_HZ = 5.0
 TELEMETRY_HZ = 1.0
 """How often a telemetry stream is sampled that declares no native_rate_hz."""
 
+INTERLOCKS = ""
+"""Stands for the interlocks where the polling names a resource."""
+
 LONGEST_LOG_TEXT = 2000
 """Characters of a log record's text; a longer one is cut there."""
 
@@ -95,8 +98,15 @@ class Feed:
         return bool(self._subscribers[stream])
 
     def rates(self) -> dict[tuple[Stream, str], float]:
-        """How often each state and each telemetry has to be read, in Hz: no more often than anybody wants it."""
+        """How often each state, each telemetry and the interlocks have to be read, in Hz, for those who want it most.
+
+        The interlocks stand there as the resource `INTERLOCKS` of the events stream.
+        """
         rates: dict[tuple[Stream, str], float] = {}
+        interlocks = self._manifest.safety.interlocks.values()
+        if interlocks and self._subscribers["events"]:
+            watch_hz = max(interlock.watch_hz for interlock in interlocks)
+            rates["events", INTERLOCKS] = min(STATE_WATCH_HZ, watch_hz)
         for stream in PER_RESOURCE:
             for subscriber, selections in self._subscribers[stream].items():
                 for selection in selections:

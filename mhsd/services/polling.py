@@ -69,7 +69,8 @@ class Poller:
             self._due_mono_s[key] = max(self._due_mono_s[key] + 1 / rates[key], now_mono_s)
         states = {name for stream, name in due if stream == "state"}
         samples = {name for stream, name in due if stream == "telemetry" and self._flows(name)}
-        if not states | samples or host.crashed is not None or host.safety.stop_pending(host.device_id):
+        watches = any(stream == "events" for stream, _ in due)
+        if not (states or samples or watches) or host.crashed is not None or host.safety.stop_pending(host.device_id):
             return
         revision = host.revision
         reading = await self._read(tuple(states | samples))

@@ -6,6 +6,7 @@ member that the class does not have is an error. Which classes there are is for 
 
 import types
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import attrs
@@ -61,9 +62,10 @@ def _exactly(kind: type, expected: str) -> Hook:
 
 
 def _number(value: Any, _: Any) -> float:
-    if type(value) not in (int, float):
-        raise Misfit("a number")
-    return float(value)
+    if type(value) in (int, float):
+        with suppress(OverflowError):
+            return float(value)
+    raise Misfit("a number")
 
 
 def _literal_hook(shape: Any) -> Hook:

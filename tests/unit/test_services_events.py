@@ -119,6 +119,20 @@ async def test_what_was_read_before_a_command_s_end_does_not_contradict_it(
         assert [event["payload"]["tick"] for event in client.taken()] == [7]
 
 
+async def test_an_interlock_that_opens_by_itself_is_told(autojump_clock: trio.testing.MockClock) -> None:
+    """[EVT-005]"""
+    async with served() as endpoint:
+        client = await Client(endpoint).open()
+        await client.subscribe([{"stream": "events"}])
+        for state in ("open", "closed"):
+            host_of(endpoint).driver.world.door = state  # type: ignore[attr-defined]
+            await trio.sleep(1)
+        assert [event["payload"] for event in client.taken()] == [
+            {"kind": "interlock.opened", "interlock_id": "door_closed", "hard": True},
+            {"kind": "interlock.closed", "interlock_id": "door_closed", "hard": True},
+        ]
+
+
 # Telemetry.
 
 

@@ -131,6 +131,11 @@ def test_the_26_methods_have_the_flags_of_the_protocol() -> None:
     ] == table
 
 
+def test_every_mandatory_method_is_served() -> None:
+    """[PROTO-016]"""
+    assert not [row.name for row in METHODS.values() if row.level.startswith("M") and not row.served]
+
+
 def test_a_notification_of_these_methods_is_dropped() -> None:
     assert {name for name, row in METHODS.items() if row.effectful} == {
         "mhs.command",

@@ -81,8 +81,10 @@ def _in_flight(
 
 
 def _listed(receipt: Mapping[str, Any]) -> dict[str, Any]:
-    names = ("operation_id", "device_id", "capability_id", "progress", "accepted_at")
-    return {**{name: receipt[name] for name in names}, "state": receipt["status"]}
+    names = ("operation_id", "device_id", "capability_id", "accepted_at")
+    # What the device itself was too busy for was dispatched and got nowhere: its refusal has no progress.
+    progress = receipt.get("progress", {"percent": 0})
+    return {**{name: receipt[name] for name in names}, "progress": progress, "state": receipt["status"]}
 
 
 def _fitting(operations: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

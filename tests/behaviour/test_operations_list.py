@@ -52,6 +52,16 @@ def test_operations_are_listed_newest_first_as_their_receipts_say(mine: Session)
     ]
 
 
+def test_what_the_device_was_too_busy_for_is_listed_as_rejected(mine: Session) -> None:
+    """[PROTO-031]"""
+    mine.completed(FAULT, {"kind": "busy", "times": 1})
+    refused = mine.command("cap.actuation.valve.v1", {"open": True})
+    assert (refused["status"], refused["error"]["mhs_code"]) == ("rejected", "MHS.DEVICE.BUSY")
+    first = listed(mine, state="rejected")[0]
+    assert first["operation_id"] == refused["operation_id"]
+    assert first["progress"] == {"percent": 0}
+
+
 def test_a_running_operation_is_listed_as_it_stands(mine: Session) -> None:
     """[PROTO-031, OP-010]"""
     done = mine.completed(DESCRIBE, {})

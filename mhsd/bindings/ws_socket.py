@@ -54,7 +54,7 @@ def lone_message(data: bytes) -> bytes | None:
     payload = data[start:]
     if len(data) != masked_size(len(payload)) or data[0] != _TEXT:
         return None
-    return bytes(XorMaskerSimple(data[start - 4 : start]).process(payload))
+    return bytes(XorMaskerSimple(data[start - 4 : start]).process(bytearray(payload)))
 
 
 class Wire(trio.abc.Stream):

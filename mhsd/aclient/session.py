@@ -389,11 +389,8 @@ class AsyncSession:
         if self._is_closed:
             return {}
         self._is_closed = True
-        self._pulse.end()
-        try:
-            return await self._call("mhs.session.close", given(reason=reason))
-        finally:
-            self._feed.end()
+        self.forget()
+        return await self._call("mhs.session.close", given(reason=reason))
 
     def forget(self) -> None:
         """Does no more for the session, and leaves it open for as long as it lives."""

@@ -21,6 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import bindings
 import growth
 from peers import Exchange, Lines, Posts, closed_loop, first_line, request, started, ulids
 
@@ -89,6 +90,9 @@ def open_session(exchange: Exchange, numbers: Iterator[int]) -> str:
     if "result" not in answer:
         raise SystemExit(f"session.open: {answer}")
     return str(answer["result"]["session_id"])
+
+
+WORK = bindings.Work(hellos, reads, steps, REPLY, COMPLETED, open_session)
 
 
 def daemon_options(state_dir: Path) -> dict[str, Any]:
@@ -249,6 +253,20 @@ class Bench:
                     wanted=None,
                 )
 
+    def bindings(self) -> None:
+        """Hello, read and durable command on each binding beside its bare stack, with 16 requests in flight."""
+        for name in bindings.BINDINGS:
+            state = self.state_dir("state")
+            mhsd = [*MHSD, "--state-dir", str(state), *UNLIMITED]
+            bindings.compare(name, mhsd, daemon_options(state), WORK, self.rounds, self.seconds, self.report)
+
+    def events(self) -> None:
+        """How long events take to one client, to a hundred and to five hundred."""
+        seconds = max(1.0, 2 * self.rounds * self.seconds / 3)
+        bindings.deliver(
+            [*MHSD, *UNLIMITED], daemon_options(self.state_dir("state")), WORK, seconds, self.report
+        )
+
     def ledger(self) -> None:
         """What a long chain costs: the same commands after 1000 receipts and after many, and its check."""
         states = [self.state_dir("state") for _ in range(2)]
@@ -363,7 +381,16 @@ def _completed(answer: bytes) -> Any:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run all figures, or those named."""
     parser = argparse.ArgumentParser(description=__doc__)
-    figures = ("hello_stdio", "durable_command", "ready_line", "http", "estop", "ledger")
+    figures = (
+        "hello_stdio",
+        "durable_command",
+        "ready_line",
+        "http",
+        "bindings",
+        "events",
+        "estop",
+        "ledger",
+    )
     parser.add_argument(
         "figures", nargs="*", metavar="FIGURE", help=f"some of: {', '.join(figures)} (default: all)"
     )

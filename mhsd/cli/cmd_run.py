@@ -39,7 +39,7 @@ def run(
         typer.Option("--ledger", metavar="FILE", help="where the ledger goes, else ./SCRIPT.ledger.json"),
     ] = None,
 ) -> int:
-    """Runs a code file and writes its ledger [CORE-140]."""
+    """Runs a code file and writes its ledger [MHSD-9a-87]."""
     place, token = link.known.place, link.checked()
     path = ledger_file or Path(f"{script.stem}.ledger.json")
     source = _source(script)

@@ -125,7 +125,7 @@ class CodeClient(Client):
         or patterns like `cap.motion.*`, all of them when left out; `[]` opens a session that only reads. `mode` is
         that of the device when left out. It ends `ttl_s` seconds after the last sign of life; signs of life are sent
         while a call, an operation or a subscription is open. `approved_by` names the people who answer for a device
-        of risk class R3.
+        of risk class R3 [MHSD-9a-86].
         """
         return CodeSession(self, *self.open(device_ids, capabilities, mode, ttl_s, approved_by=approved_by))
 

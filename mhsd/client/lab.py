@@ -85,7 +85,7 @@ def lab(
     """Opens a session for a code file on `endpoint`, else on MHS_ENDPOINT, else on port 7400 of this machine.
 
     Commands are followed to their final receipt, and one that is neither completed nor running raises MHSRejected,
-    which has the receipt; with `check=False` every receipt is returned.
+    which has the receipt; with `check=False` every receipt is returned [CORE-140, MHSD-9a-86].
     """
     client = _client(endpoint, token_file)
     try:

@@ -57,6 +57,7 @@ def ledger_of(directory: Path, name: str = "sweep.ledger.json") -> dict[str, Any
 
 
 def test_a_code_file_runs_as_a_script_and_leaves_its_ledger(run: Run, tmp_path: Path) -> None:
+    """[MHSD-9a-87]"""
     (tmp_path / "helper.py").write_text("TICKS = 2\n")
     done = run(
         "from helper import TICKS",

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 import trio
 
 from mhsd.base.errors import Fault
+from mhsd.core.operations import storable
 from mhsd.driver import Reading
 from mhsd.services.carriage import Carriage
 from mhsd.services.device_host import DeviceHost
@@ -24,6 +25,9 @@ READ_S = 2.0
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 30.0
 """How long a device that could not be read is left alone; the pause doubles from reading to reading."""
+
+LONGEST_REASON = 1000
+"""Characters of what is told about a device that cannot be read: a driver has written them."""
 
 SETTLES_S = 0.25
 """A command that was dispatched less than this ago is about to tell of its change itself, with the new revision."""
@@ -70,7 +74,11 @@ class Poller:
         states = {name for stream, name in due if stream == "state"}
         samples = {name for stream, name in due if stream == "telemetry" and self._flows(name)}
         watches = any(stream == "events" for stream, _ in due)
-        if not (states or samples or watches) or host.crashed is not None or host.safety.stop_pending(host.device_id):
+        if (
+            not (states or samples or watches)
+            or host.crashed is not None
+            or host.safety.stop_pending(host.device_id)
+        ):
             return
         revision = host.revision
         reading = await self._read(tuple(states | samples))
@@ -116,7 +124,7 @@ class Poller:
                 return reading
         if not self._failures:
             log.warning("%s cannot be polled: %s", host.device_id, why)
-            host.feed.note("device.unreadable", {"reason": why})
+            host.feed.note("device.unreadable", {"reason": storable(why, LONGEST_REASON)})
         await trio.sleep(min(FIRST_PAUSE_S * 2**self._failures, LONGEST_PAUSE_S))
         self._failures = min(self._failures + 1, 16)
         return None

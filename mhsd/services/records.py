@@ -36,17 +36,16 @@ class DeviceRecords(logging.Handler):
             return
         try:
             message = record.getMessage()
-        except (TypeError, ValueError):
-            # A record whose arguments do not fit its text; the other handlers report it.
-            return
-        if threading.get_ident() == self._thread:
-            self._send(host, record, message)
-            return
-        try:
-            self._token.run_sync_soon(self._send, host, record, message)
+            if threading.get_ident() == self._thread:
+                self._send(host, record, message)
+            else:
+                self._token.run_sync_soon(self._send, host, record, message)
         except trio.RunFinishedError:
             # A thread that has outlived the endpoint; nobody listens any more.
             return
+        except Exception:
+            # Named boundary, as logging wants it: a record that cannot be sent is no concern of whoever logs.
+            self.handleError(record)
 
     def _host_of(self, record: logging.LogRecord) -> DeviceHost | None:
         if record.name in self._loggers:

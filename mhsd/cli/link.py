@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -14,12 +13,11 @@ from mhsd.cli.terminal import note, plain
 from mhsd.client.calls import DEFAULT_TIMEOUT_S
 from mhsd.client.client import Client, connect
 from mhsd.client.endpoint import DEFAULT_ENDPOINT, StdioEndpoint, parse_endpoint
-from mhsd.client.http import Tls
+from mhsd.client.http import TLS_VARIABLES, Tls
 from mhsd.client.stdio import ChildFailed
+from mhsd.client.token_file import BadTokenFile, secret_in
 
 _LONGEST_TIMEOUT_S = 86400
-_TLS_VARIABLES = ("MHS_CA_FILE", "MHS_CERT_FILE", "MHS_KEY_FILE")
-"""In the order of Tls."""
 
 
 class Link(NamedTuple):
@@ -85,12 +83,12 @@ class Link(NamedTuple):
 
 def tls_files() -> Tls:
     """Further authorities and the client's certificate, from MHS_CA_FILE, MHS_CERT_FILE and MHS_KEY_FILE."""
-    return Tls(*(os.environ.get(name) or None for name in _TLS_VARIABLES))
+    return Tls.of(os.environ)
 
 
 def _certificate_problem(tls: Tls, problem: OSError) -> str:
     """Which of the certificate files cannot be used, and why."""
-    named = [(name, path) for name, path in zip(_TLS_VARIABLES, tls, strict=True) if path]
+    named = [(name, path) for name, path in zip(TLS_VARIABLES, tls, strict=True) if path]
     for name, path in named:
         try:
             Path(path).open("rb").close()
@@ -103,19 +101,9 @@ def _certificate_problem(tls: Tls, problem: OSError) -> str:
 def read_token(path: Path) -> str:
     """The secret in the first line of `path`; UsageProblem where there is none."""
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")
-        mode = path.stat().st_mode
-    except (OSError, UnicodeDecodeError) as problem:
-        reason = problem.strerror if isinstance(problem, OSError) else "it is no text"
-        raise UsageProblem(f"the token file {path} cannot be read: {reason}") from None
-    token = next((line.strip() for line in lines if line.strip()), "")
-    if token.startswith(("[[", "#")):
-        raise UsageProblem(
-            f"{path} is the endpoint's table of tokens, which holds no secret; "
-            "give a file with the token itself"
-        )
-    if not token or not token.isascii() or not token.isprintable() or " " in token:
-        raise UsageProblem(f"the first line of {path} is no token")
-    if mode & (stat.S_IRWXG | stat.S_IRWXO) and not str(path.resolve()).startswith("/run/secrets/"):
-        note(f"warning: others can read {path}; mend it with: chmod 600 {path}")
-    return token
+        found = secret_in(path)
+    except BadTokenFile as problem:
+        raise UsageProblem(str(problem)) from None
+    if found.warning is not None:
+        note(f"warning: {plain(found.warning)}")
+    return found.token

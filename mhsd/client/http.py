@@ -28,6 +28,7 @@ CONNECT_TIMEOUT_S = 10.0
 
 
 TLS_VARIABLES = ("MHS_CA_FILE", "MHS_CERT_FILE", "MHS_KEY_FILE")
+"""In the order of Tls."""
 
 
 class Tls(NamedTuple):

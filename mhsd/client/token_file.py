@@ -4,17 +4,22 @@ import stat
 import warnings
 from os import PathLike
 from pathlib import Path
+from typing import NamedTuple
 
 
 class BadTokenFile(ValueError):
     """The file holds no token that could be sent; a usage error."""
 
 
-def read_token(path: str | PathLike[str]) -> str:
-    """The secret in the first line of a file; BadTokenFile where there is none.
+class Secret(NamedTuple):
+    """A token as its file has it. `warning` says that others can read the file, and what mends it."""
 
-    A file that others can read is used, with a warning that names the command that mends it.
-    """
+    token: str
+    warning: str | None = None
+
+
+def secret_in(path: str | PathLike[str]) -> Secret:
+    """The secret in the first line of a file; BadTokenFile where there is none."""
     path = Path(path)
     try:
         lines = path.read_text(encoding="utf-8").split("\n")
@@ -30,5 +35,13 @@ def read_token(path: str | PathLike[str]) -> str:
     if not token or not token.isascii() or not token.isprintable() or " " in token:
         raise BadTokenFile(f"the first line of {path} is no token")
     if mode & (stat.S_IRWXG | stat.S_IRWXO) and not str(path.resolve()).startswith("/run/secrets/"):
-        warnings.warn(f"others can read {path}; mend it with: chmod 600 {path}", stacklevel=2)
-    return token
+        return Secret(token, f"others can read {path}; mend it with: chmod 600 {path}")
+    return Secret(token)
+
+
+def read_token(path: str | PathLike[str]) -> str:
+    """The secret in a file; a file that others can read is used, with a Python warning."""
+    found = secret_in(path)
+    if found.warning is not None:
+        warnings.warn(found.warning, stacklevel=3)
+    return found.token

@@ -16,6 +16,7 @@ from mhsd.mcp.fixed import FIXED, fixed_tools
 from mhsd.mcp.naming import tool_name
 from mhsd.mcp.policy import Policy
 from mhsd.mcp.tools import ProjectionError, Tool, tool_of
+from mhsd.wire.schema import compile_schema
 
 MAX_DEADLINE_MS = 600_000
 """The longest deadline of an endpoint that states none."""
@@ -143,7 +144,7 @@ def project(
     summaries, and a class that is missing is described by its effects. ProjectionError, which is a StartError,
     where two tools would have one name [TPT-032] or an input cannot be a tool's.
     """
-    shown = {m["device_id"]: m for m in manifests if policy.allows_device(m["device_id"])}
+    shown = {m["device_id"]: m for m in map(usable, manifests) if policy.allows_device(m["device_id"])}
     tools: dict[str, Tool] = {}
     withheld: dict[str, Withheld] = {}
     for manifest, binding in _bindings(shown.values()):
@@ -164,6 +165,58 @@ def project(
         tools,
         {name: entry for name, entry in withheld.items() if name not in tools},
     )
+
+
+_TEXT = {"type": "string", "minLength": 1}
+_FLAG = {"type": "boolean"}
+_NEEDED = compile_schema(
+    {
+        "type": "object",
+        "required": ["device_id", "mode"],
+        "properties": {
+            "device_id": _TEXT,
+            "mode": _TEXT,
+            "resources": {
+                "type": "array",
+                "items": {
+                    "type": "object",
+                    "required": ["resource_id"],
+                    "properties": {"resource_id": _TEXT},
+                },
+            },
+            "bindings": {
+                "type": "array",
+                "items": {
+                    "type": "object",
+                    "required": ["capability_id", "resource"],
+                    "properties": {
+                        "capability_id": _TEXT,
+                        "resource": _TEXT,
+                        "effects": {"type": "array", "items": {"type": "object"}},
+                        "interlocks": {"type": "array", "items": _TEXT},
+                        "constraints": {
+                            "type": "object",
+                            "properties": {"max_duration_ms": {"type": "integer", "minimum": 1}},
+                        },
+                        "long_running": _FLAG,
+                        "simulation_control": _FLAG,
+                    },
+                },
+            },
+        },
+    }
+)
+"""What is relied on in a manifest; this program's own endpoints serve much stricter ones."""
+
+
+def usable(manifest: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The same manifest; ProjectionError for one of a foreign endpoint that cannot be projected."""
+    errors = _NEEDED.errors(manifest)
+    if errors:
+        which = manifest.get("device_id") if isinstance(manifest, Mapping) else None
+        problem = f"{errors[0]['path']} {errors[0]['message']}".strip()
+        raise ProjectionError(f"the manifest of {which!s:.256} cannot be projected: {problem}")
+    return manifest
 
 
 _HARDWARE = Withheld("MHS.AUTH.HARDWARE_DISABLED", "allow_hardware=false")

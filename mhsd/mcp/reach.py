@@ -18,7 +18,7 @@ from mhsd.base.errors import Fault
 from mhsd.client.errors import AuthError, MHSError, TransportError, error
 from mhsd.client.requests import member, open_params
 from mhsd.mcp.policy import Policy
-from mhsd.mcp.projection import MAX_DEADLINE_MS, Projection, project
+from mhsd.mcp.projection import MAX_DEADLINE_MS, Projection, project, usable
 from mhsd.mcp.session import VERSIONS
 from mhsd.mcp.tools import ProjectionError
 
@@ -47,7 +47,9 @@ async def load(client: AsyncClient, policy: Policy, *, is_remote: bool) -> Proje
         hello = await client.hello()
         listed = (await client.call("mhs.devices.list"))["devices"]
     manifests: list[Mapping[str, Any]] = [
-        await client.call("mhs.devices.get", {"device_id": summary["device_id"], "include_state": False})
+        usable(
+            await client.call("mhs.devices.get", {"device_id": summary["device_id"], "include_state": False})
+        )
         for summary in listed
         if policy.allows_device(summary["device_id"])
     ]

@@ -391,6 +391,21 @@ async def test_what_cannot_be_served_ends_the_start(
     assert server.messages == []
 
 
+async def test_an_endpoint_elsewhere_with_a_collision_ends_the_start_too(
+    start: Start, tmp_path: Path
+) -> None:
+    """[TPT-032]"""
+    (tmp_path / "endpoint").mkdir()
+    targets = ("conveyor-workcell@/a/b-c", "conveyor-workcell@/a/b_c")
+    with running("http", tmp_path / "endpoint", *UNHURRIED, targets=targets) as endpoint:
+        server = await start("-e", endpoint.ready["url"], initialize=False)
+        with trio.fail_after(PATIENCE_S):
+            assert await server.process.wait() == 1
+        await server.until_ended()
+    assert "two MCP tools would be named mhs__a_b_c__" in server.stderr()
+    assert "Traceback" not in server.stderr()
+
+
 async def test_logs_and_the_ready_line_go_to_stderr(start: Start) -> None:
     """[TPT-005, TPT-053]"""
     server = await start("--log-level", "debug")

@@ -173,6 +173,23 @@ def test_an_input_that_cannot_be_a_tools_ends_the_start(schema: Any, reason: str
         projection_of(manifest)
 
 
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"mode": None}, "/mode must be of type string"),
+        ({"bindings": [{"capability_id": "cap.x.v1"}]}, "/bindings/0 must have the member resource"),
+        (
+            {"bindings": [{"capability_id": "cap.x.v1", "resource": "r", "effects": {}}]},
+            "/bindings/0/effects",
+        ),
+        ({"resources": [{"kind": "x"}]}, "/resources/0 must have the member resource_id"),
+    ],
+)
+def test_a_manifest_that_is_none_is_named(change: dict[str, Any], problem: str) -> None:
+    with pytest.raises(StartError, match=f"the manifest of {CONVEYOR} cannot be projected: {problem}"):
+        projection_of({**manifest_of(), **change})
+
+
 def test_a_capability_that_gives_no_name_ends_the_start() -> None:
     manifest = manifest_of()
     binding_of(manifest, "cap.world.step.v1")["capability_id"] = "cap.größe.v1"

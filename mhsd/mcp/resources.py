@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
-from urllib.parse import urlsplit
 
 import attrs
 
@@ -110,7 +109,11 @@ def target_of(uri: str, endpoint_id: str, manifests: Mapping[str, Mapping[str, A
 def device_path(endpoint_id: str, device_id: str) -> str:
     """What follows the endpoint's id in a device's, with its first slash; a foreign device's whole path."""
     own = device_id.removeprefix(endpoint_id)
-    return own if own != device_id and own.startswith("/") else urlsplit(device_id).path
+    return (
+        own
+        if own != device_id and own.startswith("/")
+        else "/" + device_id.partition("://")[2].partition("/")[2]
+    )
 
 
 def _root(endpoint_id: str) -> str:

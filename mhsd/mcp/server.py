@@ -43,6 +43,8 @@ _INSTRUCTIONS = (
     " once, at any time; only a person releases it."
 )
 _LONGEST_NAME = 128
+_KEPT_CHARACTERS = 1 << 24
+"""What is kept of artifacts; beyond it the oldest can be read no more."""
 
 Answer = Mapping[str, Any]
 
@@ -66,7 +68,7 @@ class EndpointServer:
         self._policy = policy
         self._is_remote = url is not None
         self._named = named
-        self._artifacts = Artifacts()
+        self._artifacts = Artifacts(_KEPT_CHARACTERS)
         self._client_name = "unknown"
         self._leases = Leases(client, lambda: self._client_name)
         self._fixed = FixedCalls(client, self._leases, self.reach, self._artifacts)

@@ -356,7 +356,7 @@ class WsWire(ConnectionWire):
         answer = super().exchange_bytes(body)
         code = 1007 if b"\xff" in body else 1009 if len(body) > self.limit else None
         if code is not None:
-            assert isinstance(self._others.get(timeout=PATIENCE_S), EOFError)
+            assert isinstance(self.ended(), EOFError)
             assert self.closed is not None
             assert self.closed[0] == code
         return answer
@@ -372,6 +372,16 @@ class WsWire(ConnectionWire):
     def greet(self) -> None:
         hello = request("mhs.hello", client={"name": "tests", "version": "1"}, protocol_versions=["1.0"])
         self.limit = self.exchange(hello)["result"]["limits"]["max_request_bytes"]
+
+    def ended(self) -> Any:
+        """What tells that the daemon has closed the connection, waited for."""
+        return self._others.get(timeout=PATIENCE_S)
+
+    def reset(self) -> None:
+        """Leave without a word, and without reading what is there."""
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+        self._socket.shutdown(socket.SHUT_RD)
+        self._socket.close()
 
     def close(self) -> None:
         self._write(CloseConnection(code=1000))

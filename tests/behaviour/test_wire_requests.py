@@ -155,10 +155,13 @@ def test_an_id_that_is_no_string_and_no_integer_is_refused_with_id_null(lab: Lab
     assert answer["error"]["data"]["mhs_code"] == INVALID_REQUEST
 
 
-def test_on_stdio_an_id_is_used_once(shared: Callable[[str], Lab]) -> None:
+ON_A_CONNECTION = pytest.mark.parametrize("binding", ["stdio", "ws"], indirect=True)
+
+
+@ON_A_CONNECTION
+def test_on_a_connection_an_id_is_used_once(lab: Lab) -> None:
     """[PROTO-004]"""
     message = request("mhs.devices.list")
-    lab = shared("stdio")
     assert lab.wire.exchange(message)["result"]["devices"]
     again = lab.wire.exchange(message)
     assert again["id"] == message["id"]
@@ -166,17 +169,17 @@ def test_on_stdio_an_id_is_used_once(shared: Callable[[str], Lab]) -> None:
     assert again["error"]["data"]["details"]["reason"] == "duplicate_id"
 
 
-def test_on_stdio_the_id_of_a_refused_request_is_used_too(shared: Callable[[str], Lab]) -> None:
+@ON_A_CONNECTION
+def test_on_a_connection_the_id_of_a_refused_request_is_used_too(lab: Lab) -> None:
     """[PROTO-004]"""
     message = request("mhs.no.such.method")
-    lab = shared("stdio")
     assert lab.wire.exchange(message)["error"]["data"]["mhs_code"] == METHOD_NOT_FOUND
     assert lab.wire.exchange(message)["error"]["data"]["details"]["reason"] == "duplicate_id"
 
 
-def test_on_stdio_a_number_and_its_text_are_two_ids(shared: Callable[[str], Lab]) -> None:
+@ON_A_CONNECTION
+def test_on_a_connection_a_number_and_its_text_are_two_ids(lab: Lab) -> None:
     """[PROTO-004]"""
-    lab = shared("stdio")
     for request_id in (4711, "4711"):
         answer = exchange(lab, {"jsonrpc": "2.0", "id": request_id, "method": "mhs.devices.list"})
         assert answer["id"] == request_id

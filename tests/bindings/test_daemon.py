@@ -105,7 +105,13 @@ def test_over_http_the_ready_line_is_the_one_line_on_stdout_and_says_where_it_se
     }
     status, body = request(line["url"], "POST", "/mhs/v1/rpc", hello())
     assert status == 200
-    assert json.loads(body)["result"]["features"] == ["MHS.SAFETY.NOT_CERTIFIED", "http", "sse", "ws", "batch"]
+    assert json.loads(body)["result"]["features"] == [
+        "MHS.SAFETY.NOT_CERTIFIED",
+        "http",
+        "sse",
+        "ws",
+        "batch",
+    ]
     code, out, _ = end(process)
     assert (code, out) == (0, b"")
 
@@ -126,6 +132,12 @@ def test_the_descriptor_is_what_its_schema_says_and_names_what_is_served(start: 
     ws = {"url": f"ws{url.removeprefix('http')}/mhs/v1/ws", "subprotocol": "mhs.v1"}
     assert descriptor["transports"]["ws"] == ws
     assert request(url, "GET", "/mhs/v1/ws")[0] == 426
+
+
+def test_behind_a_public_url_clients_are_told_its_own(start: Start) -> None:
+    """[TPT-002, TPT-013]"""
+    line = ready(start("--port", "0", "--public-url", "https://lab.example:8443", "--ws-port", "0"))
+    assert (line["url"], line["ws_url"]) == ("https://lab.example:8443", "wss://lab.example:8443/mhs/v1/ws")
 
 
 def validator(document: Any) -> None:

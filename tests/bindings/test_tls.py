@@ -14,11 +14,14 @@ import pytest
 import trio
 
 from mhsd.base.errors import StartError
+from mhsd.bindings.routes import ROUTES
 from mhsd.bindings.tls import check_exposure, listen, port_of, resolve, server_context
+from mhsd.bindings.ws import websocket_routes
 from mhsd.config import Config
 from mhsd.protocol.auth import TokenFiles
 from tests.bindings.conftest import Serve, Served
-from tests.bindings.fakes import Client, call
+from tests.bindings.fakes import STOP, Client, call
+from tests.bindings.sockets import PING, PONG, WsClient, close, frame
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificates")
 BODY = call()
@@ -191,6 +194,33 @@ async def test_a_certificate_or_a_token_makes_a_principal_and_neither_makes_a_40
     ]
     client = await connect(served, authority)
     assert (await client.get("/.well-known/mhs.json")).status == 200
+
+
+async def test_a_websocket_travels_under_tls_and_its_peer_is_who_the_certificate_says(
+    serve: Serve, authority: Authority, server: Pair, tmp_path: Path
+) -> None:
+    """[TPT-023, MHSD-6-07]"""
+    agent = authority.issue("ws", "/CN=agent-ws")
+    path = tmp_path / "tokens.toml"
+    path.write_text(f'[[client_cert]]\nsha256 = "{agent.digest()}"\nprincipal = "cert:ws"\nkind = "agent"\n')
+    path.chmod(0o600)
+    served = await serve(
+        context=server_context(server.cert, server.key, authority.own.cert),
+        tokens=TokenFiles.load(path, None),
+        routes={**ROUTES, **websocket_routes()},
+    )
+    nobody = WsClient((await connect(served, authority)).stream)
+    assert (await nobody.open()).status == 401
+    client = await WsClient((await connect(served, authority, agent)).stream).opened()
+    large = b'"' + b"x" * 99_000 + b'"'
+    await client.say(BODY, large, STOP)
+    assert sorted(await client.texts(3)) == sorted([BODY, large, STOP])
+    assert {peer.principal.id for peer in served.door.peers} == {"cert:ws"}
+    await client.send(frame(b"", PING), close(1000))
+    assert (await client.frame()).opcode == PONG
+    assert (await client.frame()).code == 1000
+    assert await client.at_end()
+    assert served.front.defects == 0
 
 
 async def test_a_certificate_of_another_authority_does_not_get_through(

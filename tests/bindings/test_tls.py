@@ -20,7 +20,7 @@ from mhsd.bindings.ws import websocket_routes
 from mhsd.config import Config
 from mhsd.protocol.auth import TokenFiles
 from tests.bindings.conftest import Serve, Served
-from tests.bindings.fakes import STOP, Client, call
+from tests.bindings.fakes import STOP, Client, Sent, call, until
 from tests.bindings.sockets import PING, PONG, WsClient, close, frame
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificates")
@@ -119,6 +119,21 @@ async def test_requests_travel_under_tls(serve: Serve, authority: Authority, ser
     assert (await client.post(BODY)).body == BODY
     assert (await client.post(BODY)).body == BODY
     assert client.stream.version() in ("TLSv1.2", "TLSv1.3")
+
+
+async def test_events_travel_under_tls_and_a_client_that_goes_is_noticed(
+    serve: Serve, authority: Authority, server: Pair
+) -> None:
+    served = await serve(context=server_context(server.cert, server.key, None))
+    client = await connect(served, authority)
+    assert (await client.events()).status == 200
+    assert await client.block() == "retry: 3000"
+    served.door.streams.opened[0].push(Sent("sub_A", 1, b"{}"), Sent("sub_A", 2, b"x" * 300_000))
+    assert (await client.block()).startswith("id: sub_A:1\n")
+    assert len(await client.block()) > 300_000
+    await client.stream.aclose()
+    await until(lambda: served.door.streams.open_now == 0 and not served.front.connections)
+    assert served.front.defects == 0
 
 
 async def test_a_refusal_under_tls_is_read_and_closes(

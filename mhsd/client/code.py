@@ -7,6 +7,7 @@ lasts, or on stdio an id by which its answer is told from the others [TPT-057].
 """
 
 import os
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from os import PathLike
 from typing import Any
@@ -33,6 +34,7 @@ from mhsd.client.requests import (
 )
 from mhsd.client.session import Session
 from mhsd.client.token_file import read_token
+from mhsd.client.transport import Transport
 
 
 def connect(
@@ -55,12 +57,15 @@ def connect(
 
 def client_of(place: Endpoint, token: str | None, timeout_s: float) -> "CodeClient":
     """A client of an endpoint whose address has been read."""
-    transport = open_transport(place, token=token, tls=Tls.of(os.environ))
-    return CodeClient(transport, timeout_s=timeout_s, name="mhsd-python")
+    return CodeClient(open_transport(place, token=token, tls=Tls.of(os.environ)), timeout_s=timeout_s)
 
 
 class CodeClient(Client):
     """One endpoint and one caller; a context manager that closes the connection."""
+
+    def __init__(self, transport: Transport, *, timeout_s: float) -> None:
+        super().__init__(transport, timeout_s=timeout_s, name="mhsd-python")
+        self._sessions: weakref.WeakSet[CodeSession] = weakref.WeakSet()
 
     def __repr__(self) -> str:
         return f"<Client of {self.transport.url}>"
@@ -128,6 +133,19 @@ class CodeClient(Client):
         of risk class R3 [MHSD-9a-86].
         """
         return CodeSession(self, *self.open(device_ids, capabilities, mode, ttl_s, approved_by=approved_by))
+
+    def holds(self, session: CodeSession) -> None:
+        """A session works over this client, and ends its threads when the client is closed."""
+        self._sessions.add(session)
+
+    def close(self) -> None:
+        """Closes the connection; on stdio this ends the endpoint, and ChildFailed says if it ended badly.
+
+        A session that is still open ends at the endpoint when its time is over.
+        """
+        for session in list(self._sessions):
+            session.forget()
+        super().close()
 
     def open(
         self,

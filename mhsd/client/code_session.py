@@ -57,6 +57,7 @@ class CodeSession:
         # Whoever calls is told by the call that is refused; who waits for events, by the heartbeat.
         every_s = inner.lifetime_s(inner.grant) / 3
         self._pulse = Pulse(inner.heartbeat, self._look, self._feed.fail, every_s)
+        client.holds(self)
 
     def __enter__(self) -> Self:
         return self
@@ -354,6 +355,12 @@ class CodeSession:
             return self._inner.close(reason)
         finally:
             self._feed.end()
+
+    def forget(self) -> None:
+        """The connection is gone: nothing more is sent for this session, which the endpoint ends in its time."""
+        self._feed.expect_end()
+        self._pulse.end()
+        self._feed.end()
 
     def find(self, device_id: str | None = None) -> str:
         """The whole id of a device of this session: its only one, or the one that is named."""

@@ -80,7 +80,9 @@ class Pulse:
             except (SessionError, AuthError) as refusal:
                 self._session_over(refusal)
                 return
-            except MHSError:
+            except (
+                Exception
+            ):  # Whatever one heartbeat ended in, the next is tried: a session must not end by it.
                 pause_s = min(_AGAIN_S, self._every_s)
             self._due_mono_s = time.monotonic() + pause_s
 

@@ -41,6 +41,7 @@ class SseSource:
         self._sink = sink
         self._backoff = backoff or Backoff()
         self._last_event_id = ""
+        self._was_open = False
         self._stream: Stream | None = None
         self._ended = threading.Event()
         self._lock = threading.Lock()
@@ -54,26 +55,41 @@ class SseSource:
                 self._stream.cut()
 
     def _run(self) -> None:
+        try:
+            self._bring()
+        except (
+            Exception
+        ) as defect:  # In a thread nobody would hear of it, and whoever waits for events would for ever.
+            self._give_up(no_more_events(f"{type(defect).__name__}: {defect}"))
+
+    def _bring(self) -> None:
         while not self._ended.is_set():
             at_least_s = 0.0
             try:
                 self._read_one()
-                why = "the endpoint closed the stream"
-            except (NotSent, Lost, SseTooLong) as problem:
-                why = str(problem)
+                problem = no_more_events("the endpoint closed the stream")
+            except (NotSent, Lost, SseTooLong) as broken:
+                problem = no_more_events(str(broken))
             except MHSError as refusal:
-                if not refusal.mhs_code.startswith("MHS.LIMIT."):
+                problem = refusal
+                if not self._may_ask_again(refusal):
                     self._give_up(refusal)
                     return
-                why = str(refusal)
                 at_least_s = retry_after_s(refusal)
             pause_s = self._backoff.pause_s(at_least_s)
             if pause_s is None:
-                self._give_up(no_more_events(why))
+                self._give_up(problem)
                 return
             if not self._ended.is_set():
-                self._sink.interrupted(why)
+                self._sink.interrupted(problem.message)
             self._ended.wait(pause_s)
+
+    def _may_ask_again(self, refusal: MHSError) -> bool:
+        """Whether waiting helps. After a break the endpoint may still count the stream that is gone; before the first
+        one, too many streams are too many [TPT-017]."""
+        return refusal.mhs_code == "MHS.LIMIT.RATE_EXCEEDED" or (
+            refusal.mhs_code == "MHS.LIMIT.CONNECTION_LIMIT" and self._was_open
+        )
 
     def _give_up(self, problem: MHSError) -> None:
         if not self._ended.is_set():
@@ -84,6 +100,7 @@ class SseSource:
         stream = self._open_stream(self._last_event_id)
         with self._lock:
             self._stream = stream
+        self._was_open = True
         opened_mono_s = time.monotonic()
         parser = SseParser()
         try:

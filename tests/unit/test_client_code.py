@@ -191,6 +191,25 @@ def test_a_session_lives_while_an_operation_runs_that_nobody_waits_for(start: St
     assert of(tiny, "mhs.session.heartbeat")[0] == {"session_id": "mhs_s_1"}
 
 
+def test_a_client_that_is_closed_ends_what_its_sessions_wait_for() -> None:
+    methods = Endpoint(
+        session_open=lambda _: GRANT,
+        subscribe=lambda _: {"subscription_id": "sub_1", "seq_start": 1},
+        command=lambda _: receipt("running"),
+    )
+    stream = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n: here\n\n"
+    tiny = Tiny(lambda request: methods(request) if request.body else stream)
+    client = mhsd.connect(tiny.url)
+    session = client.session()
+    session.invoke(STEP, {})
+    subscription = session.subscribe("state")
+    client.close()
+    assert (subscription.get(), subscription.over) == (None, True)
+    with pytest.raises(mhsd.TransportError, match="the client is closed"):
+        session.read("belt")
+    tiny.close()
+
+
 # What is stopped.
 
 

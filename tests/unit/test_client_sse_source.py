@@ -121,11 +121,24 @@ def test_what_the_endpoint_refuses_is_not_asked_for_again(code: str, kind: type[
     assert len(listener.asked) == 2
 
 
-def test_an_endpoint_with_too_many_streams_is_asked_again() -> None:
+def test_an_endpoint_that_asks_for_time_is_asked_again() -> None:
     busy = error("MHS.LIMIT.RATE_EXCEEDED", "no", details={"retry_after_ms": 1})
     listener = Listener(busy, busy, Connection(message(1)))
     assert listener.seqs(1) == [1]
     listener.source.end()
+
+
+def test_one_stream_too_many_is_told_at_once_and_after_a_break_is_tried_again() -> None:
+    full = from_answer({"message": "4 streams", "data": {"mhs_code": "MHS.LIMIT.CONNECTION_LIMIT"}}, 429)
+    assert Listener(full).problem() is full
+    listener = Listener(Connection(message(1), b""), full, Connection(message(2)))
+    assert listener.seqs(2) == [1, 2]
+    listener.source.end()
+
+
+def test_a_defect_in_the_thread_is_told_to_whoever_waits() -> None:
+    listener = Listener(Connection(RuntimeError("a defect")))
+    assert "RuntimeError: a defect" in listener.problem().message
 
 
 def test_what_is_no_event_is_left_out() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.mcp.conftest import Start
-from tests.mcp.wire import CONVEYOR, LATEST, NAMED, REVISIONS, McpProcess, receipt_of
+from tests.mcp.wire import CONVEYOR, LATEST, MHSD, NAMED, REVISIONS, McpProcess, receipt_of
 
 ENDPOINT = "mhs://localhost:7400"
 
@@ -201,3 +201,12 @@ async def test_a_line_over_the_frame_is_refused_unread_and_the_next_is_served(st
     assert await server.request("ping") == {}
     (response,) = server.responses(None)
     assert response["error"]["data"]["mhs_code"] == "MHS.LIMIT.PAYLOAD_TOO_LARGE"
+
+
+@pytest.mark.parametrize("program", ["mhs", "mhsctl", "openmhs"])
+async def test_serve_with_mcp_is_the_same_server(start: Start, program: str) -> None:
+    """[TPT-053]"""
+    server = await start(program=(str(MHSD.with_name(program)), "serve"))
+    assert server.initialized["serverInfo"]["name"] == f"mhs-mcp:{ENDPOINT}"
+    assert (await server.receipt("world_step", {"ticks": 1}))["status"] == "completed"
+    assert await server.end() == 0

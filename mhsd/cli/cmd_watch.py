@@ -1,4 +1,4 @@
-"""`watch`: a subscription followed live, until Ctrl-C, a number of events, or a time [MHSD-8-08].
+"""`watch`: a subscription followed live, until Ctrl-C, a number of events, or a time [MHSD-8-09].
 
 Nothing is missed silently: a gap is shown where it is, a broken connection and a new session are told, and after each
 of them the values are read again [TPT-063, EVT-008].
@@ -23,9 +23,10 @@ from mhsd.cli.render import units_of
 from mhsd.cli.render_live import VALUES, Lines, Screen, units_of_devices
 from mhsd.cli.targets import chosen, manifests, resource_of
 from mhsd.cli.terminal import Paint, begin_lines, emit, is_unread, note, plain, say
+from mhsd.client.backoff import Backoff
 from mhsd.client.client import Client
 from mhsd.client.continuity import is_gap
-from mhsd.client.errors import MHSError, SessionError
+from mhsd.client.errors import MHSError, OutcomeUnknown, SessionError, TransportError
 from mhsd.client.events import Feed, Subscription
 from mhsd.client.session import Session
 
@@ -33,7 +34,7 @@ _LOOK_S = 0.5
 """How often the loop looks whether its time is over and whether somebody still reads."""
 
 _SHORTEST_SESSION_S = 1.0
-"""A session that ends sooner is not followed by another: it would end in the same way."""
+"""A session that ends sooner and brought nothing is not followed by another: it would end in the same way."""
 
 Streams = list[dict[str, str]]
 
@@ -156,8 +157,8 @@ class _Watch:
         until_mono_s = None if seconds is None else time.monotonic() + seconds
         ended: SessionError | None = None
         while True:
-            opened_mono_s = time.monotonic()
-            session = open_session(self._client, [self._target], [])
+            opened_mono_s, seen = time.monotonic(), self._seen
+            session = self._session(again=ended is not None)
             feed = Feed(self._client.transport, session.session_id, self._said.put)
             try:
                 with session.kept_alive():
@@ -168,7 +169,7 @@ class _Watch:
                     self._follow(session, subscription, count, until_mono_s)
             except SessionError as problem:
                 # It ended by itself, as with a restart of the endpoint; there is nothing to close.
-                if time.monotonic() - opened_mono_s < _SHORTEST_SESSION_S:
+                if seen == self._seen and time.monotonic() - opened_mono_s < _SHORTEST_SESSION_S:
                     raise
                 ended = problem
                 self._show(f"the session ended ({plain(problem.mhs_code)}); a new one is opened")
@@ -180,6 +181,19 @@ class _Watch:
                 feed.end()
             close_quietly(session)
             return exits.OK
+
+    def _session(self, *, again: bool) -> Session:
+        """A reading session; one that takes the place of another may have to wait until the endpoint is back."""
+        backoff = Backoff()
+        while True:
+            try:
+                return open_session(self._client, [self._target], [])
+            except (TransportError, OutcomeUnknown) as problem:
+                pause_s = backoff.pause_s() if again else None
+                if pause_s is None:
+                    raise
+                self._show(f"{plain(problem.message)}; trying again")
+                time.sleep(pause_s)
 
     def _subscribed(self, session: Session, feed: Feed) -> Subscription:
         params: dict[str, Any] = {"streams": self._streams}

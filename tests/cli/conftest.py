@@ -41,12 +41,12 @@ class Done:
 class Daemon:
     """One `mhsd`; `ctl` runs `mhsctl` against it."""
 
-    def __init__(self, *words: str, cwd: Path) -> None:
+    def __init__(self, *words: str, cwd: Path, port: str = "0") -> None:
         self.cwd = cwd
         self.log = cwd / "mhsd.log"
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                [BIN / "mhsd", *words, "--port", "0"],
+                [BIN / "mhsd", *words, "--port", port],
                 stdout=subprocess.PIPE,
                 stderr=log,
                 cwd=cwd,

@@ -104,7 +104,8 @@ class Tiny:
         return f"{'https' if self._tls else 'http'}://127.0.0.1:{self.port}"
 
     def methods(self) -> list[str]:
-        return [request.method for request in self.requests]
+        """The methods that were called; a GET calls none."""
+        return [request.method for request in self.requests if request.body]
 
     def close(self) -> None:
         # Closing alone would leave the accept of the other thread listening.
@@ -149,7 +150,8 @@ def _read(file: Any, number: int) -> Request | None:
         head += line
     text = head.decode()
     length = next(
-        int(line.split(":")[1]) for line in text.split("\r\n") if line.lower().startswith("content-length")
+        (int(line.split(":")[1]) for line in text.split("\r\n") if line.lower().startswith("content-length")),
+        0,
     )
     return Request(text, file.read(length), number)
 

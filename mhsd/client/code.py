@@ -38,7 +38,7 @@ from mhsd.client.transport import Transport
 
 
 def connect(
-    endpoint: str | Sequence[str],
+    url_or_argv: str | Sequence[str],
     *,
     token_file: str | PathLike[str] | None = None,
     timeout_s: float = DEFAULT_TIMEOUT_S,
@@ -50,8 +50,8 @@ def connect(
     cannot be used, AuthError for plain HTTP to another machine, TransportError when a command does not start. HTTP
     connects at the first call.
     """
-    place: Endpoint
-    place = parse_endpoint(endpoint) if isinstance(endpoint, str) else StdioEndpoint(tuple(endpoint))
+    is_text = isinstance(url_or_argv, str)
+    place = parse_endpoint(str(url_or_argv)) if is_text else StdioEndpoint(tuple(url_or_argv))
     return client_of(place, None if token_file is None else read_token(token_file), timeout_s)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import shutil
 import signal
 import threading
 from collections.abc import Iterator, Sequence
@@ -16,7 +17,9 @@ import trio
 import mhsd
 from tests.bindings.code_endpoints import WAYS, Places, places
 from tests.bindings.proxy import Proxy, open_proxy
+from tests.cli.conftest import Daemon
 from tests.lab import PATIENCE_S, Lab, ask_until, running
+from tests.unit.test_client_tls import certificate
 
 STEP = "cap.world.step.v1"
 CONVEY = "cap.motion.convey.v1"
@@ -123,6 +126,21 @@ def test_a_child_that_dies_ends_its_subscriptions(served: Places) -> None:
         with pytest.raises(mhsd.TransportError, match="the events have ended"):
             subscription.get(PATIENCE_S)
         client.transport._closed = True  # type: ignore[attr-defined] # Its end was meant and is no failure.
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")
+def test_events_come_over_tls_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cert, key = certificate(tmp_path, "server", "127.0.0.1")
+    daemon = Daemon("conveyor-workcell", "--tls-cert", str(cert), "--tls-key", str(key), cwd=tmp_path)
+    monkeypatch.setenv("MHS_CA_FILE", str(cert))
+    try:
+        with mhsd.connect(daemon.url) as client, client.session() as session:
+            subscription = session.subscribe({"stream": "state", "resource_id": "world"})
+            steps(session, 3)
+            assert [event.payload["tick"] for event in states(subscription, 3)] == [1, 2, 3]
+            assert subscription.close()["delivered"] == 3
+    finally:
+        assert daemon.stop() == 0
 
 
 async def aside(work: Any, *arguments: Any) -> Any:

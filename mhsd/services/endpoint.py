@@ -197,7 +197,7 @@ async def open_endpoint(
                 clock=clock,
                 ids=ids,
             )
-            nursery.start_soon(subscriptions.run)
+            subscriptions.start(nursery)
             sent = sent_records({device_id: device.host for device_id, device in served.items()})
             endpoint = Endpoint(
                 endpoint_id=endpoint_id,

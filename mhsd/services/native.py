@@ -108,7 +108,9 @@ async def _invoke(host: DeviceHost, operation: Operation, binding: Binding) -> N
 
     def progress(percent: float | None = None, ticks: int | None = None, message: str | None = None) -> None:
         operation.report(percent, ticks, message)
-        host.feed.progress(operation)
+        if not operation.concluded:
+            # A call that was given up goes on by itself; what it is, has been told.
+            host.feed.progress(operation)
 
     call = Call(
         capability_id=attempt.capability_id,

@@ -47,7 +47,7 @@ class _OfSession:
 
 
 class Subscriptions:
-    """All subscriptions of one endpoint. `run` wakes consumers and sends what `rate_hz` has held back."""
+    """All subscriptions of one endpoint; two tasks wake consumers and send what `rate_hz` has held back."""
 
     def __init__(
         self,
@@ -261,7 +261,7 @@ class Subscriptions:
                 connection.attach(subscription, subscription.left)
                 subscription.left = None
 
-    # The task.
+    # The tasks.
 
     def wake(self, stream: EventStream) -> None:
         """Wake a consumer soon."""
@@ -275,11 +275,10 @@ class Subscriptions:
         if self._due[0][2] is subscription:
             self._sooner.set()
 
-    async def run(self) -> None:
-        """Wake consumers and send what was held back, until cancelled."""
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._wake_consumers)
-            nursery.start_soon(self._send_due)
+    def start(self, nursery: trio.Nursery) -> None:
+        """Wake consumers and send what was held back, until the nursery is cancelled."""
+        nursery.start_soon(self._wake_consumers)
+        nursery.start_soon(self._send_due)
 
     async def _wake_consumers(self) -> None:
         while True:

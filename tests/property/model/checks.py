@@ -11,6 +11,7 @@ from mhsd.core.chain import BUNDLE_VERSION, verify_bundle
 from mhsd.wire.schema import Validator, compile_schema
 from tests.documents import RESULTS
 from tests.property.model.history import Ask, Native
+from tests.property.model.listen import judge
 from tests.property.model.lives import STOP_GRACE_S
 from tests.property.model.record import ENDPOINT
 from tests.property.model.refusals import unfounded
@@ -83,6 +84,7 @@ async def check_history(world: World) -> None:
     _check_stops(world, chain)
     _check_closes(world)
     _check_replays(world, chain)
+    judge(world, chain)
 
 
 def _check_chain(world: World, chain: list[dict[str, Any]]) -> None:

@@ -19,6 +19,7 @@ from mhsd.services.endpoint import open_endpoint
 from mhsd.store import Receipt, Store, VoidIntent, open_store
 from tests.property.model.disk import Disk
 from tests.property.model.history import Ask, Put, Visit
+from tests.property.model.listen import LISTENERS, Listener
 from tests.property.model.record import ENDPOINT, PATHS, Record
 from tests.property.model.watch import Watch
 
@@ -88,6 +89,7 @@ class Lives(Record):
                 self.dispatch = Dispatch(self.endpoint)
                 self._check_start()
                 self.tasks_at_rest = trio.lowlevel.current_statistics().tasks_living
+                self.listeners = [Listener(self, *each) for each in LISTENERS]
                 try:
                     yield
                 finally:

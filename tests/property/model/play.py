@@ -77,6 +77,8 @@ async def _live(world: World, rest: list[Step]) -> steps.Restart | None:
 
 
 async def _do(world: World, step: Step) -> None:
+    for listener in world.listeners:
+        listener.read()
     match step:
         case steps.Open(principal, ttl_s, devices):
             await world.open(principal, ttl_s, devices)

@@ -24,7 +24,10 @@ Urls = tuple[str | None, str | None]
 
 
 def open_http(config: Config, door: Dispatch, tokens: TokenFiles, listening: Listening) -> Front:
-    """The front of this endpoint, ready to `serve`. A listener of WebSocket alone takes it from the others."""
+    """The front of this endpoint, ready to `serve`.
+
+    A listener of WebSocket alone takes it from the others [MHSD-1-09].
+    """
     # An endpoint without HTTP need not wait for the library to load.
     from mhsd.bindings.ws import websocket_routes
 

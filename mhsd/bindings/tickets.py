@@ -1,4 +1,4 @@
-"""One-time tickets: how a browser, which can set no header there, opens a WebSocket [TPT-023, TPT-059; MHSD-9a].
+"""One-time tickets: how a browser, which can set no header there, opens a WebSocket [TPT-023, TPT-059; MHSD-9a-88].
 
 Whoever may act asks for a ticket by POST and names it in the query of the WebSocket's address. It is worth one
 connection within half a minute, and no more than the credential that it was asked for with: what has become of that

@@ -47,7 +47,7 @@ CLOSE_S = 2.0
 """Saying goodbye takes no longer, whatever the peer does."""
 
 RECHECK_S = 1.0
-"""How often the credential of a connection is looked at that sends nothing [TPT-059]."""
+"""How often the credential of a connection is looked at that sends nothing [TPT-059, MHSD-9a-89]."""
 
 BOUNDS = Bounds(read_ahead_bytes=1 << 20, outgoing_bytes=1 << 20)
 """There may be as many of these connections as there may be connections at all, so each may keep less than stdio."""
@@ -294,7 +294,7 @@ class Session:
             self._excess.close()
 
     async def _refuse_long(self, pieces: trio.MemoryReceiveChannel[bytes]) -> None:
-        """Search what comes, within bounds, then answer and close [CORE-076, TPT-020]."""
+        """Search what comes, within bounds, then answer and close [CORE-076, TPT-020, MHSD-9a-90]."""
         search = self._door.search(self._peer)
         try:
             with pieces, trio.move_on_after(limits.SEARCH_S):

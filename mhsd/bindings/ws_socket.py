@@ -21,7 +21,7 @@ from wsproto.frame_protocol import XorMaskerSimple
 from mhsd.bindings.outgoing import Outgoing
 
 _READ_BYTES = 65536
-_SLICE_BYTES = 4096
+_SLICE_BYTES = 2048
 """The library handles all frames of what it has read before anybody else runs, and a frame can be six bytes long."""
 
 _MOST_PONG_BYTES = 16384

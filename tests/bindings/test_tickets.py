@@ -1,4 +1,4 @@
-"""One-time tickets for the WebSockets of browsers [TPT-023, TPT-059; MHSD-9a]."""
+"""One-time tickets for the WebSockets of browsers [TPT-023, TPT-059; MHSD-9a-88]."""
 
 from __future__ import annotations
 

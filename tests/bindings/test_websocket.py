@@ -420,7 +420,7 @@ async def test_a_stop_in_front_of_what_makes_a_message_too_long_is_served(
 async def test_half_a_message_that_is_too_long_is_not_waited_for(
     client: WsClient, served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """[CORE-076]"""
+    """[CORE-076, MHSD-9a-90]"""
     monkeypatch.setattr(limits, "SEARCH_S", 0.05)
     await client.send(frame(b"[" + STOP + b"x" * MAX_BYTES, fin=False))
     assert await refused_as_too_long(client) == FOUND

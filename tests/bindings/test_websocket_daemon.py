@@ -76,7 +76,7 @@ def test_websocket_is_where_the_ready_line_and_the_descriptor_say(lab: Lab) -> N
 
 
 def test_a_listener_of_its_own_serves_websocket_alone(tmp_path: Path) -> None:
-    """[TPT-002, TPT-021, MHSD-1-11]"""
+    """[TPT-002, TPT-021, MHSD-1-09]"""
     with running("ws", tmp_path, *UNHURRIED, "--ws-port", "0") as lab:
         url, ws_url = lab.ready["url"], lab.ready["ws_url"]
         assert urlsplit(url).port != urlsplit(ws_url).port
@@ -96,7 +96,7 @@ def test_a_listener_of_its_own_serves_websocket_alone(tmp_path: Path) -> None:
 
 
 def test_the_port_of_http_is_no_second_listener(tmp_path: Path) -> None:
-    """[MHSD-1-11]"""
+    """[MHSD-1-09]"""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     with running("http", tmp_path, "--port", str(port), "--ws-port", str(port)) as lab:
@@ -105,7 +105,7 @@ def test_the_port_of_http_is_no_second_listener(tmp_path: Path) -> None:
 
 
 def test_a_port_that_is_taken_is_a_start_error_with_the_address(tmp_path: Path) -> None:
-    """[MHSD-1-11]"""
+    """[MHSD-1-09]"""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         done = subprocess.run(

@@ -154,7 +154,7 @@ async def test_a_peer_whose_pong_is_not_read_yet_is_kept(
 async def test_a_token_that_is_taken_back_closes_its_connection_although_it_is_idle(
     nursery: trio.Nursery, tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """[TPT-022, TPT-059]"""
+    """[TPT-022, TPT-059, MHSD-9a-89]"""
     life = await begun(nursery, tmp_path, guarded=True)
     await life.client.say(call())
     assert await life.client.text() == call()
@@ -168,7 +168,7 @@ async def test_a_token_that_is_taken_back_closes_its_connection_although_it_is_i
 async def test_a_message_with_a_token_that_is_not_what_it_was_is_not_served(
     nursery: trio.Nursery, tmp_path: Path, role: str
 ) -> None:
-    """[TPT-022, TPT-059]"""
+    """[TPT-022, TPT-059, MHSD-9a-89]"""
     life = await begun(nursery, tmp_path, guarded=True)
     life.write_tokens(role)
     await life.client.say(call())

@@ -7,7 +7,6 @@ declares for the stream; what does not fit is not sent.
 
 import logging
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from typing import Any, Protocol
 
 import attrs
@@ -154,10 +153,8 @@ class Feed:
         if not self._subscribers["state"]:
             return
         for name, state in states.items():
-            try:
-                text = encode(state)
-            except (TypeError, ValueError):
-                self._refuse("state", name, "it is no JSON")
+            text = self._encoded("state", name, state)
+            if text is None:
                 continue
             known = self._shown.get(name)
             if moved is not None and name in moved:
@@ -173,8 +170,9 @@ class Feed:
         """Take these states as those that changes count from, where none is known yet."""
         for name, state in states.items():
             if name not in self._shown and self._subscribers["state"]:
-                with suppress(TypeError, ValueError):
-                    self._shown[name] = _Shown(encode(state), revision)
+                text = self._encoded("state", name, state)
+                if text is not None:
+                    self._shown[name] = _Shown(text, revision)
 
     def unknown_states(self, resource_ids: Iterable[str]) -> tuple[str, ...]:
         """Those of these resources that no state is known of, from which a change could be told."""
@@ -231,6 +229,9 @@ class Feed:
 
     def _payload(self, stream: Stream, resource_id: str, state: Mapping[str, Any]) -> bytes | None:
         """The state as the stream's declared schema has it; None where it does not fit it [EVT-005]."""
+        if not isinstance(state, Mapping):
+            self._refuse(stream, resource_id, "it is no object")
+            return None
         key = (stream, resource_id)
         if key not in self._schemas:
             self._schemas[key] = compile_schema(self._declared(stream, resource_id)["schema"])
@@ -239,9 +240,13 @@ class Feed:
         if errors:
             self._refuse(stream, resource_id, f"{errors[0]['path']}: {errors[0]['message']}")
             return None
+        return self._encoded(stream, resource_id, payload)
+
+    def _encoded(self, stream: Stream, resource_id: str, value: Any) -> bytes | None:
+        """A driver's value as JSON; None where it is none, as NaN or what contains itself."""
         try:
-            return encode(payload)
-        except (TypeError, ValueError):
+            return encode(value)
+        except (TypeError, ValueError, RecursionError):
             self._refuse(stream, resource_id, "it is no JSON")
             return None
 

@@ -62,7 +62,15 @@ class Poller:
             with trio.move_on_at(min(self._due_mono_s.values(), default=float("inf"))) as waiting:
                 await self._changed.wait()
             if waiting.cancelled_caught:
-                await self._poll(rates)
+                await self._poll_contained(rates)
+
+    async def _poll_contained(self, rates: dict[tuple[Stream, str], float]) -> None:
+        try:
+            await self._poll(rates)
+        except Exception:
+            # Named boundary: whatever a driver shows, polling it ends neither the polling nor the device.
+            log.exception("%s cannot be polled", self._host.device_id)
+            await trio.sleep(LONGEST_PAUSE_S)
 
     async def _poll(self, rates: dict[tuple[Stream, str], float]) -> None:
         host = self._host

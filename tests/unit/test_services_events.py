@@ -272,6 +272,37 @@ async def test_what_does_not_fit_the_declared_schema_is_not_sent_and_counted(
         assert [event["payload"]["door"] for event in client.taken()] == ["open"]
 
 
+@pytest.mark.parametrize("shown", [5, None, [], {"tick": {1, 2}}, "cyclic"], ids=str)
+async def test_a_driver_that_shows_nonsense_ends_neither_its_commands_nor_its_polling(
+    autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture, shown: Any
+) -> None:
+    """[EVT-005]"""
+    if shown == "cyclic":
+        shown = {}
+        shown["tick"] = shown
+    async with served() as endpoint:
+        driver: Any = host_of(endpoint).driver
+        client = await Client(endpoint).open()
+        await client.subscribe([*STATE, *BELT], rate_hz=1)
+        driver.belt.running = True
+        read = driver.read
+
+        async def nonsense(resource_ids: Sequence[str]) -> Reading:
+            reading: Reading = await read(resource_ids)
+            return Reading({**reading.resources, "world": shown, "belt": shown}, reading.interlocks)
+
+        driver.read = nonsense
+        client.taken()
+        await trio.sleep(3)
+        await client.command("cap.actuation.valve.v1", {"open": True})
+        await trio.sleep(60)
+        assert not {"world", "belt"} & {event.get("resource_id") for event in client.taken()}
+        driver.read = read
+        await trio.sleep(60)
+        assert of(client.taken(), "telemetry")
+        assert (await client.step())["status"] == "completed"
+
+
 async def test_no_look_is_taken_while_a_stop_is_under_way(autojump_clock: trio.testing.MockClock) -> None:
     """[CORE-076, EVT-002] A stop shares its line with nobody."""
     async with served() as endpoint:

@@ -359,7 +359,8 @@ class Connection:
 
     async def _refuse(self, refused: Refused) -> None:
         exchange = self.site.door.refuse(refused.fault, refused.status)
-        log.debug("refused: %d %s", refused.status, refused.fault.message)
+        # Not the message, which may repeat what the client has sent.
+        log.debug("refused: %d %s", refused.status, refused.fault.mhs_code)
         reply = Reply(refused.status, exchange.body or b"", (JSON, NEVER_STORE, *refused.headers))
         await self._send(reply, close=True)
         await linger(self._stream)

@@ -35,8 +35,8 @@ _OPENING = b"retry: %d\n\n" % RETRY_MS
 _PARAMETERS = ("session_id", "subscription_id")
 _EVENT_ID = re.compile(rb"([\x21-\x7e]{1,128}):([0-9]{1,16})")
 _ACCEPTABLE = frozenset({b"text/event-stream", b"text/*", b"*/*"})
-_STATUS = {"SESSION": 403, "AUTH": 403, "LIMIT": 429}
-"""The HTTP status by the second part of an error's code; what is left is a subscription that is not there: 404."""
+_STATUS = {"SESSION": 403, "RESOURCE": 404, "LIMIT": 429}
+"""The HTTP status by the second part of an error's code; the resource is the subscription."""
 
 
 @attrs.frozen
@@ -131,7 +131,7 @@ async def serve_events(visit: Visit) -> None:
 
 
 def _refused(fault: Fault) -> Refused:
-    status = _STATUS.get(fault.mhs_code.split(".")[1], 404)
+    status = _STATUS.get(fault.mhs_code.split(".")[1], 500)
     retry_after_ms = (fault.details or {}).get("retry_after_ms")
     if retry_after_ms is None:
         return Refused(status, fault)

@@ -139,7 +139,7 @@ async def test_a_query_is_decoded_and_its_subscription_passed_on(served: Served,
         (Fault("MHS.SESSION.UNKNOWN", "no such session"), 403),
         (Fault("MHS.SESSION.EXPIRED", "expired"), 403),
         (Fault("MHS.SESSION.CLOSED", "closed"), 403),
-        (Fault("MHS.PROTOCOL.INVALID_PARAMS", "no such subscription"), 404),
+        (Fault("MHS.RESOURCE.UNKNOWN", "no such subscription"), 404),
         (Fault("MHS.LIMIT.CONNECTION_LIMIT", "all taken", details={"retry_after_ms": 2500}), 429),
     ],
 )

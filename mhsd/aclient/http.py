@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ssl
-from typing import NamedTuple
 
 import h11
 import trio
@@ -20,14 +19,6 @@ from mhsd.client.http_answers import answer_of
 from mhsd.client.transport import MAX_ANSWER_BYTES, Answer, Lost, NotSent
 
 BROKEN = (*GONE, h11.ProtocolError)
-
-
-class Response(NamedTuple):
-    """A whole response."""
-
-    status: int
-    headers: dict[str, str]
-    content: bytes
 
 
 class Connection:
@@ -144,15 +135,16 @@ class HttpTransport:
         try:
             with trio.fail_after(timeout_s):
                 connection = await self.connection(fresh=urgent)
-                response = await self._post(connection, body)
+                return await self._post(connection, request_id, body)
         except trio.TooSlowError:
             late = f"{self.url} did not answer within {timeout_s:g} s"
             raise (NotSent(late) if connection is None else Lost(late, timed_out=True)) from None
         except BROKEN as problem:
+            # What broke one connection may have broken those that rest, too.
+            await self._drop_resting()
             raise Lost(f"the connection to {self.url} broke: {text_of(problem)}") from None
-        return answer_of(self.url, request_id, response.status, response.headers.get, response.content)
 
-    async def _post(self, connection: Connection, body: bytes) -> Response:
+    async def _post(self, connection: Connection, request_id: str, body: bytes) -> Answer:
         headers = self.headers(
             Content_Type="application/json", Accept="application/json", Content_Length=str(len(body))
         )
@@ -161,13 +153,14 @@ class HttpTransport:
         try:
             head = await connection.request(request, body)
             content = await self.content(connection)
+            answer = answer_of(self.url, request_id, head.status_code, headers_of(head).get, content)
             kept = connection.rest() and not self._closed
         finally:
             if kept:
                 self._resting.append(connection)
             else:
                 await connection.aclose()
-        return Response(head.status_code, headers_of(head), content)
+        return answer
 
     @staticmethod
     async def content(connection: Connection) -> bytes:
@@ -220,6 +213,9 @@ class HttpTransport:
     async def aclose(self) -> None:
         """Closes the connections that rest; a call that is under way ends by itself."""
         self._closed = True
+        await self._drop_resting()
+
+    async def _drop_resting(self) -> None:
         resting, self._resting = self._resting, []
         for connection in resting:
             await connection.aclose()

@@ -7,6 +7,7 @@ open. An e-stop takes a connection of its own: nothing that the others carry is 
 from __future__ import annotations
 
 from contextlib import suppress
+from typing import cast
 
 import trio
 from trio_websocket import (
@@ -20,7 +21,7 @@ from trio_websocket import (
 from mhsd.aclient.background import background
 from mhsd.aclient.events import EventHub
 from mhsd.aclient.link import BadMessage, Link
-from mhsd.aclient.streams import Stream, connect, host_header
+from mhsd.aclient.streams import GONE, Stream, connect, host_header
 from mhsd.aclient.transport import EventsWanted, Greet
 from mhsd.client.backoff import ATTEMPTS, Backoff
 from mhsd.client.endpoint import HttpEndpoint, parse_endpoint
@@ -95,6 +96,41 @@ class _Frames:
         async with self._closing:
             with trio.move_on_after(CLOSE_S), suppress(ConnectionClosed):
                 await self._socket.aclose()
+
+
+class _Watched(trio.abc.Stream):
+    """A stream that tells when it is gone: trio-websocket waits for a handshake although nothing can come any more."""
+
+    def __init__(self, inner: Stream) -> None:
+        self._inner = inner
+        self.gone = trio.Event()
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
+        """As the inner stream."""
+        try:
+            data = await self._inner.receive_some(max_bytes)
+        except GONE:
+            self.gone.set()
+            raise
+        if not data:
+            self.gone.set()
+        return data
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        """As the inner stream."""
+        try:
+            await self._inner.send_all(data)
+        except GONE:
+            self.gone.set()
+            raise
+
+    async def wait_send_all_might_not_block(self) -> None:
+        """As the inner stream."""
+        await self._inner.wait_send_all_might_not_block()
+
+    async def aclose(self) -> None:
+        """As the inner stream."""
+        await self._inner.aclose()
 
 
 class WsTransport:
@@ -210,24 +246,32 @@ class WsTransport:
         await frames.aclose()
 
     async def _upgraded(self, stream: Stream, nursery: trio.Nursery) -> WebSocketConnection:
+        watched = _Watched(stream)
+        socket: WebSocketConnection | None = None
         try:
             with trio.fail_after(CONNECT_TIMEOUT_S):
-                return await wrap_client_stream(
-                    nursery,
-                    stream,
-                    host_header(self.place),
-                    self.place.prefix + WS_PATH,
-                    subprotocols=[SUBPROTOCOL],
-                    extra_headers=self._headers,
-                    message_queue_size=_QUEUE,
-                    max_message_size=MAX_ANSWER_BYTES,
-                )
+                async with background() as beside:
+                    beside.start_soon(_cancel_when, watched.gone, beside.cancel_scope)
+                    socket = await wrap_client_stream(
+                        nursery,
+                        # It asks of a stream no more than this one has.
+                        cast("trio.SocketStream", watched),
+                        host_header(self.place),
+                        self.place.prefix + WS_PATH,
+                        subprotocols=[SUBPROTOCOL],
+                        extra_headers=self._headers,
+                        message_queue_size=_QUEUE,
+                        max_message_size=MAX_ANSWER_BYTES,
+                    )
         except trio.TooSlowError:
             raise NotSent(f"{self.url} began no WebSocket within {CONNECT_TIMEOUT_S:g} s") from None
         except ConnectionRejected as refused:
             raise self._refusal(refused) from None
         except (HandshakeError, ConnectionClosed) as problem:
             raise NotSent(f"{self.url} began no WebSocket: {problem}") from None
+        if socket is None:
+            raise NotSent(f"{self.url} closed the connection before it was a WebSocket")
+        return socket
 
     def _refusal(self, refused: ConnectionRejected) -> Exception:
         headers = {
@@ -274,3 +318,8 @@ class WsTransport:
         self._is_closed = True
         if self._current is not None:
             await self._current.aclose()
+
+
+async def _cancel_when(event: trio.Event, scope: trio.CancelScope) -> None:
+    await event.wait()
+    scope.cancel()

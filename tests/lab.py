@@ -316,15 +316,16 @@ class WsWire(ConnectionWire):
         while True:
             yield from self._protocol.events()
             self.reads.wait(PATIENCE_S)
-            data = b""
-            with suppress(ConnectionResetError):
-                data = self._socket.recv(65536)
+            data = self._socket.recv(65536)
             if not data:
                 return
             self._protocol.receive_data(data)
 
     def _messages(self) -> Iterator[bytes]:
-        with self._socket:
+        with (
+            suppress(OSError),
+            self._socket,
+        ):  # The end of a daemon that was killed, or of a test's own making.
             yield from self._texts()
 
     def _texts(self) -> Iterator[bytes]:

@@ -19,7 +19,7 @@ from mhsd.client.documents import Receipt
 from mhsd.client.errors import MHSError
 from mhsd.client.receipts import is_final
 from mhsd.mcp.controls import Controls
-from mhsd.mcp.host import Job
+from mhsd.mcp.host import Job, contained
 from mhsd.mcp.leases import Lease, Leases
 from mhsd.mcp.progress import following
 from mhsd.mcp.results import receipt_result
@@ -135,7 +135,7 @@ class Calls:
         """Send it once, and cancel it when the client does."""
         outcome.command_id = command.command_id
         cancelling = trio.CancelScope()
-        self._nursery.start_soon(self._cancel, job, command, outcome, cancelling)
+        self._nursery.start_soon(contained, self._cancel, job, command, outcome, cancelling)
         try:
             async with (
                 following(self._nursery, job, command.lease.session, command.command_id),

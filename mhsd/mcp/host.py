@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
@@ -43,6 +43,15 @@ _PROGRESS_BYTES = 65536
 _END_S = 2.0
 """So long what was asked before the end of the input is still served; what takes longer is stopped."""
 _GONE = (trio.BrokenResourceError, trio.ClosedResourceError, OSError)
+
+
+async def contained(work: Callable[..., Awaitable[object]], *arguments: Any) -> None:
+    """Do something beside a call: a defect in it is logged, and ends neither the call nor the connection."""
+    try:
+        await work(*arguments)
+    except Exception:
+        # What outlives its call has nobody else who would hear of it.
+        log.exception("what was going on beside a call has failed")
 
 
 class Refused(Exception):

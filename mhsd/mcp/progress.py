@@ -11,7 +11,7 @@ import trio
 from mhsd.aclient.events import AsyncSubscription
 from mhsd.aclient.session import AsyncSession
 from mhsd.client.errors import MHSError
-from mhsd.mcp.host import Job
+from mhsd.mcp.host import Job, contained
 
 log = logging.getLogger("mhsd.mcp")
 
@@ -34,7 +34,7 @@ async def following(
         yield
         return
     scope, ready = trio.CancelScope(), trio.Event()
-    nursery.start_soon(_follow, job, session, command_id, scope, ready)
+    nursery.start_soon(contained, _follow, job, session, command_id, scope, ready)
     await ready.wait()
     try:
         yield
@@ -46,8 +46,10 @@ async def _follow(
     job: Job, session: AsyncSession, command_id: str, scope: trio.CancelScope, ready: trio.Event
 ) -> None:
     with scope:
-        subscription = await _subscribed(session)
-        ready.set()
+        try:
+            subscription = await _subscribed(session)
+        finally:
+            ready.set()
         try:
             if subscription is not None:
                 async with subscription:

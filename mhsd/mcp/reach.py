@@ -155,6 +155,12 @@ class Reach:
             try:
                 with trio.fail_after(LOAD_S):
                     found = await load(self._client, self._policy, is_remote=self._url is not None)
+            except (KeyError, TypeError, AttributeError) as problem:
+                raise error(
+                    "MHS.PROTOCOL.INVALID_REQUEST",
+                    f"what the endpoint says of its devices is not MHS ({problem!r})",
+                    "Check that the address is that of an MHS endpoint.",
+                ) from problem
             except trio.TooSlowError:
                 raise error(
                     "MHS.TRANSPORT.UNAVAILABLE",

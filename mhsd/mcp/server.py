@@ -22,7 +22,7 @@ from mhsd.mcp.artifacts import Artifacts, within_frame
 from mhsd.mcp.calls import Calls
 from mhsd.mcp.fixed import FIXED
 from mhsd.mcp.fixed_calls import FixedCalls
-from mhsd.mcp.host import Job, McpHost, Refused
+from mhsd.mcp.host import Job, McpHost, Refused, contained
 from mhsd.mcp.leases import Leases
 from mhsd.mcp.naming import PREFIX
 from mhsd.mcp.pages import FRAME_BYTES, BadCursor, page
@@ -93,7 +93,7 @@ class EndpointServer:
                 nursery,
                 external_sessions=self._policy.allow_external_sessions,
             )
-            nursery.start_soon(self.reach.keep, self._tools_changed)
+            nursery.start_soon(contained, self.reach.keep, self._tools_changed)
             try:
                 yield
             finally:

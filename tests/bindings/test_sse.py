@@ -416,7 +416,6 @@ async def test_a_stream_that_is_deaf_does_not_hold_up_the_end(served: Served) ->
 async def test_a_client_that_does_not_read_is_given_one_handful_at_a_time(served: Served) -> None:
     """TPT-019: what it has not read stays with its subscription, where it is bounded, and is not fetched early."""
     client = await served.connect()
-    client.stream.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_RCVBUF, 4096)
     assert (await client.events()).status == 200
     events = served.door.streams.opened[0]
     pushed = [sent(seq, "x" * 1000) for seq in range(5000)]

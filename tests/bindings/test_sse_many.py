@@ -54,11 +54,8 @@ async def read(client: Client, account: Account) -> None:
             return
 
 
-async def open_stream(lab: Lab, session: Session, *, receive_bytes: int | None = None) -> Client:
-    stream = await trio.open_tcp_stream("127.0.0.1", int(lab.wire.port))  # type: ignore[attr-defined]
-    if receive_bytes is not None:
-        stream.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_RCVBUF, receive_bytes)
-    client = Client(stream)
+async def open_stream(lab: Lab, session: Session) -> Client:
+    client = Client(await trio.open_tcp_stream("127.0.0.1", int(lab.wire.port)))  # type: ignore[attr-defined]
     assert (await client.events(f"?session_id={session.id}")).status == 200
     return client
 
@@ -88,7 +85,7 @@ async def watch(lab: Lab) -> tuple[dict[Session, list[Account]], list[Account]]:
             for session, accounts in prompt.items():
                 for account in accounts:
                     nursery.start_soon(read, await open_stream(lab, session), account)
-            clients = [await open_stream(lab, slow_session, receive_bytes=4096) for _ in slow]
+            clients = [await open_stream(lab, slow_session) for _ in slow]
             await trio.to_thread.run_sync(partial(convey, sessions[0]))
             for client, account in zip(clients, slow, strict=True):
                 nursery.start_soon(read, client, account)

@@ -25,7 +25,7 @@ class Stream:
 
     def __init__(self, port: int, session_id: str) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port))
-        head = f"GET /mhs/v1/events?session_id={session_id} HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n"
+        head = f"GET /mhs/v1/events?session_id={session_id} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
         self.socket.sendall(head.encode())
         self._buffer = b""
         self._last_seq = 0

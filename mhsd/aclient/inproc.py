@@ -29,7 +29,7 @@ class InProcessTransport:
         self._door = door
         self._peer = peer
         self._hub = hub
-        self._events = peer.events = door.endpoint.subscriptions.connection()
+        self._events = peer.events = door.events()
         self._closed = False
         self._ended = trio.Event()
         self.paced = not peer.rate_exempt

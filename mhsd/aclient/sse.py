@@ -16,7 +16,7 @@ from mhsd.aclient.transport import EventsWanted
 from mhsd.client.backoff import Backoff
 from mhsd.client.errors import MHSError, no_more_events
 from mhsd.client.sse import SseParser, SseTooLong, event_of
-from mhsd.client.sse_source import QUIET_S, STEADY_S, retry_after_s
+from mhsd.client.sse_source import QUIET_S, STEADY_S, may_ask_again, retry_after_s
 from mhsd.client.transport import Lost, NotSent
 
 Take = Callable[[dict[str, Any]], None]
@@ -38,26 +38,28 @@ Open = Callable[[str, str | None], Awaitable[EventStream]]
 
 async def stream_events(open_stream: Open, take: Take, wanted: EventsWanted, backoff: Backoff) -> None:
     """Hands on the events of a session until it is cancelled; MHSError when they cannot be had any more."""
+    was_open = False
     while True:
         at_least_s = 0.0
         try:
-            await _read_one(open_stream, take, wanted, backoff)
-            why = "the endpoint closed the stream"
-        except (NotSent, Lost, SseTooLong) as problem:
-            why = str(problem)
+            stream = await open_stream(wanted.session_id, wanted.last_event_id)
+            was_open = True
+            await _read_one(stream, take, backoff)
+            problem = no_more_events("the endpoint closed the stream")
+        except (NotSent, Lost, SseTooLong) as broken:
+            problem = no_more_events(str(broken))
         except MHSError as refusal:
-            if not refusal.mhs_code.startswith(("MHS.LIMIT.", "MHS.TRANSPORT.")):
+            if not may_ask_again(refusal, was_open=was_open):
                 raise
-            why, at_least_s = str(refusal), retry_after_s(refusal)
+            problem, at_least_s = refusal, retry_after_s(refusal)
         pause_s = backoff.pause_s(at_least_s)
         if pause_s is None:
-            raise no_more_events(why)
+            raise problem
         await trio.sleep(pause_s)
 
 
-async def _read_one(open_stream: Open, take: Take, wanted: EventsWanted, backoff: Backoff) -> None:
+async def _read_one(stream: EventStream, take: Take, backoff: Backoff) -> None:
     """One connection, to its end."""
-    stream = await open_stream(wanted.session_id, wanted.last_event_id)
     opened_mono_s = trio.current_time()
     parser = SseParser()
     try:

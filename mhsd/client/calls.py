@@ -45,6 +45,9 @@ EFFECTFUL = frozenset(
 )
 """The methods that change something: never sent a second time after their answer was lost [PROTO-041]."""
 
+UNREAD = frozenset({"MHS.LIMIT.RATE_EXCEEDED", "MHS.LIMIT.CONNECTION_LIMIT"})
+"""How a request is refused that the endpoint has not looked into, so that it may be sent again."""
+
 BEFORE_HELLO = frozenset({"mhs.hello", "mhs.safety.estop", "mhs.safety.status"})
 """What a connection takes before its hello."""
 
@@ -154,7 +157,7 @@ def result_of(answer: Answer, method: str) -> dict[str, Any] | MHSError:
 
 def pause_s(refusal: MHSError, answer: Answer) -> float | None:
     """How long the endpoint asks to wait after it refused a request unread; None: do not repeat it."""
-    if refusal.mhs_code != "MHS.LIMIT.RATE_EXCEEDED":
+    if refusal.mhs_code not in UNREAD:
         return None
     retry_after_ms = refusal.details.get("retry_after_ms")
     if isinstance(retry_after_ms, int | float) and not isinstance(retry_after_ms, bool):

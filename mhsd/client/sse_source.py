@@ -72,7 +72,7 @@ class SseSource:
                 problem = no_more_events(str(broken))
             except MHSError as refusal:
                 problem = refusal
-                if not self._may_ask_again(refusal):
+                if not may_ask_again(refusal, was_open=self._was_open):
                     self._give_up(refusal)
                     return
                 at_least_s = retry_after_s(refusal)
@@ -83,13 +83,6 @@ class SseSource:
             if not self._ended.is_set():
                 self._sink.interrupted(problem.message)
             self._ended.wait(pause_s)
-
-    def _may_ask_again(self, refusal: MHSError) -> bool:
-        """Whether waiting helps. After a break the endpoint may still count the stream that is gone; before the first
-        one, too many streams are too many [TPT-017]."""
-        return refusal.mhs_code == "MHS.LIMIT.RATE_EXCEEDED" or (
-            refusal.mhs_code == "MHS.LIMIT.CONNECTION_LIMIT" and self._was_open
-        )
 
     def _give_up(self, problem: MHSError) -> None:
         if not self._ended.is_set():
@@ -121,6 +114,18 @@ class SseSource:
         event = event_of(message)
         if event is not None:
             self._sink.deliver(event)
+
+
+def may_ask_again(refusal: MHSError, *, was_open: bool) -> bool:
+    """Whether waiting helps a stream that was refused.
+
+    After a break the endpoint may still count the stream that is gone; before the first one, too many streams are too
+    many [TPT-017]. An endpoint that says that it does not serve now is being stopped or started.
+    """
+    if refusal.mhs_code == "MHS.LIMIT.CONNECTION_LIMIT":
+        return was_open
+    is_away = refusal.mhs_code == "MHS.TRANSPORT.UNAVAILABLE" and (refusal.http_status or 0) >= 500
+    return is_away or refusal.mhs_code == "MHS.LIMIT.RATE_EXCEEDED"
 
 
 def retry_after_s(refusal: MHSError) -> float:

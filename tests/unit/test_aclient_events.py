@@ -144,6 +144,28 @@ async def test_an_endpoint_that_is_busy_is_asked_again_when_it_says(autojump_clo
     assert wanted.taken == [1]
 
 
+async def test_too_many_streams_are_told_at_once_and_waited_for_after_a_break(
+    autojump_clock: MockClock,
+) -> None:
+    """[TPT-017]"""
+    wanted, full = Wanted(), error("MHS.LIMIT.RATE_EXCEEDED", "full")
+    full.mhs_code = "MHS.LIMIT.CONNECTION_LIMIT"
+    with pytest.raises(MHSError, match="full"):
+        await stream_events(Connections(full).open, wanted.take, wanted, backoff())
+    ways = Connections([framed(1)], full, [framed(2)], session_over())
+    with pytest.raises(SessionError):
+        await stream_events(ways.open, wanted.take, wanted, backoff())
+    assert wanted.taken == [1, 2]
+
+
+async def test_an_endpoint_that_is_being_restarted_is_waited_for(autojump_clock: MockClock) -> None:
+    away = error("MHS.TRANSPORT.UNAVAILABLE", "stopping", http_status=503)
+    wanted, ways = Wanted(), Connections(away, [framed(1)], session_over())
+    with pytest.raises(SessionError):
+        await stream_events(ways.open, wanted.take, wanted, backoff())
+    assert wanted.taken == [1]
+
+
 async def test_a_stream_without_a_sign_of_life_is_taken_for_broken(autojump_clock: MockClock) -> None:
     keepalive = b": keepalive\n\n"
     wanted = Wanted()

@@ -1,4 +1,4 @@
-"""Every command line of README and the guides does on a daemon what the page says; the examples of the helps are right."""
+"""Every command line of README and the guides does on a daemon what the page says; examples of helps are right."""
 
 from __future__ import annotations
 

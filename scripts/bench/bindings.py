@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import attrs
 import events
-from crowd import Crowd, HttpClient, Pipe, Requests, Run
+from crowd import Crowd, HttpClient, Pipe, Requests, Run, WsClient
 from peers import Exchange, Lines, Posts, first_line, request, started
 
 HERE = Path(__file__).resolve().parent
@@ -74,6 +74,15 @@ def _http_load(child: Child, clients: int) -> Load:
     return Crowd([HttpClient(_port(child)) for _ in range(clients)], child.pid)
 
 
+def _ws_client(child: Child) -> WsClient:
+    hello = {"client": {"name": "bench", "version": "1"}, "protocol_versions": ["1.0"]}
+    return WsClient(_port(child), request("hello", "mhs.hello", hello))
+
+
+def _ws_load(child: Child, clients: int) -> Load:
+    return Crowd([_ws_client(child) for _ in range(clients)], child.pid)
+
+
 BINDINGS: Mapping[str, Binding] = {
     "http": Binding(
         ["--port", "0", *ROOM],
@@ -81,6 +90,12 @@ BINDINGS: Mapping[str, Binding] = {
         lambda child: Posts(_port(child)).exchange,
         _http_load,
         read_wanted=0.6,
+    ),
+    "ws": Binding(
+        ["--port", "0", *ROOM],
+        [sys.executable, str(HERE / "echo.py"), "ws"],
+        lambda child: _ws_client(child).exchange,
+        _ws_load,
     ),
     "stdio": Binding(
         ["--stdio"],

@@ -8,6 +8,7 @@ import math
 import os
 import selectors
 import socket
+import struct
 import subprocess
 import time
 from collections import deque
@@ -19,6 +20,11 @@ from peers import head
 
 _READ_BYTES = 1 << 16
 _END = b"\r\n\r\n"
+_UPGRADE = (
+    b"GET /mhs/v1/ws HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+    b"Sec-WebSocket-Protocol: mhs.v1\r\n\r\n"
+)
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 WARM_UP_S = 0.2
 
@@ -75,6 +81,45 @@ class HttpClient(Client):
         if len(self._buffer) < split + len(_END) + length:
             return None
         answer, self._buffer = self._buffer[split + len(_END) :], b""
+        return answer
+
+
+class WsClient(Client):
+    """Text messages on one WebSocket, which begins with `greeting`. Masked with zeros, which costs nothing."""
+
+    def __init__(self, port: int, greeting: bytes) -> None:
+        super().__init__(_connected(port))
+        self._buffer = b""
+        self.socket.sendall(_UPGRADE % port)
+        while _END not in self._buffer:
+            self._buffer += self._received()
+        answer, _, self._buffer = self._buffer.partition(_END)
+        if b" 101 " not in answer:
+            raise SystemExit(f"no WebSocket: {answer!r}")
+        self.exchange(greeting)
+
+    def exchange(self, body: bytes) -> bytes:
+        """Send one request and wait for its answer."""
+        self.send(body)
+        while (answer := self.read()) is None:
+            pass
+        return answer
+
+    def _write(self, body: bytes) -> None:
+        size = len(body)
+        length = bytes([0x80 | size]) if size < 126 else struct.pack("!BH", 0x80 | 126, size)
+        self.socket.sendall(b"\x81%b\0\0\0\0%b" % (length, body))
+
+    def read(self) -> bytes | None:
+        self._buffer += self._received()
+        if len(self._buffer) < 4:
+            return None
+        size, start = self._buffer[1], 2
+        if size == 126:
+            size, start = int.from_bytes(self._buffer[2:4], "big"), 4
+        if len(self._buffer) < start + size:
+            return None
+        answer, self._buffer = self._buffer[start : start + size], self._buffer[start + size :]
         return answer
 
 

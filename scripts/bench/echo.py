@@ -1,15 +1,19 @@
 """The bare programs that mhsd is measured against: the same JSON and I/O libraries, and no protocol.
 
 `python echo.py stdio` answers each NDJSON request line with its own params. `python echo.py http` does so for
-POST bodies, with h11 on Trio and one send for each reply, and prints its port as the first line of stdout.
+POST bodies, with h11 on Trio and one send for each reply, and prints its port as the first line of stdout. `python
+echo.py ws` does so for text messages, with trio-websocket.
 """
 
+import contextlib
 import json
 import os
 import sys
+from functools import partial
 
 import h11
 import trio
+from trio_websocket import ConnectionClosed, WebSocketRequest, serve_websocket
 
 _READ_BYTES = 65536
 
@@ -59,5 +63,22 @@ async def _serve_http() -> None:
     await trio.serve_listeners(_serve_connection, listeners)
 
 
+async def _serve_socket(request: WebSocketRequest) -> None:
+    socket = await request.accept(subprotocol=request.proposed_subprotocols[0])
+    with contextlib.suppress(ConnectionClosed):
+        while True:
+            message = await socket.get_message()
+            await socket.send_message(
+                _reply(message.encode() if isinstance(message, str) else message).decode()
+            )
+
+
+async def _serve_ws() -> None:
+    async with trio.open_nursery() as nursery:
+        serve = partial(serve_websocket, _serve_socket, "127.0.0.1", 0, None, receive_buffer_size=_READ_BYTES)
+        server = await nursery.start(serve)
+        print(server.port, flush=True)
+
+
 if __name__ == "__main__":
-    trio.run({"stdio": _serve_stdio, "http": _serve_http}[sys.argv[1]])
+    trio.run({"stdio": _serve_stdio, "http": _serve_http, "ws": _serve_ws}[sys.argv[1]])

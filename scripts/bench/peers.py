@@ -26,7 +26,7 @@ def ulids() -> Iterator[str]:
         yield "".join(_CROCKFORD[value >> shift & 31] for shift in range(125, -1, -5))
 
 
-def request(number: int, method: str, params: dict[str, Any]) -> bytes:
+def request(number: int | str, method: str, params: dict[str, Any]) -> bytes:
     """One JSON-RPC request without white space or line end."""
     return json.dumps({"jsonrpc": "2.0", "id": number, "method": method, "params": params}).encode()
 

@@ -111,9 +111,10 @@ def _ended_by(problem: BaseException, script: Path) -> _End:
     where = _line(problem, script)
     if isinstance(problem, SystemExit):
         return _End(*_exit(problem.code))
-    if isinstance(problem, KeyboardInterrupt):
+    if isinstance(problem, KeyboardInterrupt | MHSError):
         for text in getattr(problem, "__notes__", ()):
             note(plain(text))
+    if isinstance(problem, KeyboardInterrupt):
         return _End("interrupted", exits.INTERRUPTED, where=where)
     if isinstance(problem, MHSRejected):
         return _End("refused", exits.of_receipt(problem.receipt), problem, where)

@@ -13,11 +13,13 @@ import stat
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mhsd.cli.boundary import UsageProblem
 from mhsd.client.local import user_name
-from mhsd.protocol.token_file import TokenFileInvalid, parse
+
+if TYPE_CHECKING:
+    from mhsd.protocol.token_file import Entries
 
 _ANY_TABLE = re.compile(r"\s*\[")
 _TOKEN_TABLE = re.compile(r"\s*\[\[\s*(token|\"token\"|'token')\s*\]\]\s*(#.*)?")
@@ -55,15 +57,23 @@ def read(path: Path, *, may_be_missing: bool = False) -> str:
         raise UsageProblem(f"{path} is no UTF-8 text") from None
     if not text.strip():
         return text
-    try:
-        entries = parse(text.encode(), path, "client")
-    except TokenFileInvalid as problem:
-        raise UsageProblem(str(problem)) from None
+    entries = _checked(text, path)
     if entries.tokens and not _is_table(text):
         raise UsageProblem(
             f"{path} is one bare token, which has no table; name another file, and start mhsd with that one"
         )
     return text
+
+
+def _checked(text: str, path: Path) -> "Entries":
+    """The text as the daemon reads it; UsageProblem where it would not."""
+    # The daemon's half of the program takes longer to import than most commands run.
+    from mhsd.protocol.token_file import TokenFileInvalid, parse
+
+    try:
+        return parse(text.encode(), path, "client")
+    except TokenFileInvalid as problem:
+        raise UsageProblem(str(problem)) from None
 
 
 def _is_table(text: str) -> bool:
@@ -149,8 +159,8 @@ def write(path: Path, text: str) -> None:
     """Puts `text` in the place of the file, for its owner alone, whole and on the disk."""
     target = path.resolve()
     partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    _checked(text, path)
     try:
-        parse(text.encode(), path, "client")
         before = target.stat() if target.exists() else None
         if before is not None and os.geteuid() not in (0, before.st_uid):
             # A renamed file would be this user's, and its daemon could no longer read it.
@@ -167,8 +177,6 @@ def write(path: Path, text: str) -> None:
         partial.replace(target)
     except OSError as problem:
         raise UsageProblem(f"{path} cannot be written: {problem.strerror}") from None
-    except TokenFileInvalid as problem:
-        raise UsageProblem(str(problem)) from None
     finally:
         with contextlib.suppress(OSError):
             partial.unlink(missing_ok=True)

@@ -87,6 +87,25 @@ def test_a_stop_is_sent_whatever_the_terminal_is(closing: str, reason: bytes, to
     assert [request.params["reason"] for request in tiny.requests] == [told]
 
 
+@pytest.mark.parametrize(
+    "words", [("version",), ("registry", "--help"), ("devices", "-e", "http://127.0.0.1:1")], ids=" ".join
+)
+def test_no_other_command_loads_the_daemon_either(words: tuple[str, ...]) -> None:
+    """Each command imports what it needs when it needs it, so that the shell is quick."""
+    program = PROGRAM.replace(
+        repr(FORBIDDEN), repr(["trio", "h11", "cattrs", "sqlite3", "mhsd.daemon", "mhsd.services"])
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, *words],
+        capture_output=True,
+        text=True,
+        env=environment(),
+        timeout=60,
+        check=False,
+    )
+    assert done.stderr.splitlines()[-1] == ""
+
+
 def test_a_usage_error_of_the_stop_says_that_nothing_was_sent() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "mhsd", "estop", "--devise", "x"],

@@ -252,6 +252,15 @@ def test_the_fifth_stream_of_a_principal_is_429_until_another_has_ended(
         reader.close()
 
 
+def test_asking_for_a_stream_counts_as_a_request(tmp_path: Path) -> None:
+    """TPT-020: who connects again and again is told to wait, as with any other request."""
+    with running("http", tmp_path, "--rate-per-s", "1", "--rate-burst", "10") as lab:
+        session = lab.open()
+        refused = ask_until(lambda: _refusal(lab, session), lambda found: found is not None)
+    assert (refused.status, refused.code) == (429, "MHS.LIMIT.RATE_EXCEEDED")
+    assert int(refused.headers["retry-after"]) >= 1
+
+
 def _status(lab: Lab, session: Session) -> int:
     with EventReader(lab, session.id) as reader:
         return reader.status

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mhsd.core.quota import RateLimiter
+from mhsd.core.quota import Places, RateLimiter
 
 
 def test_a_burst_fits_and_the_next_request_waits_for_one_token() -> None:
@@ -54,3 +54,20 @@ def test_forgotten_buckets_were_full_so_nobody_gains_from_it() -> None:
     for number in range(5000):
         limiter.take(f"p{number}", 1, 5.0)
     assert limiter.take("busy", 6, 5.0) == pytest.approx(1.0)
+
+
+def test_a_principal_has_so_many_places_and_no_other_is_hindered() -> None:
+    """TPT-017"""
+    places = Places(2)
+    assert [places.take("a") for _ in range(3)] == [True, True, False]
+    assert places.take("b")
+    places.leave("a")
+    assert [places.take("a"), places.take("a")] == [True, False]
+
+
+def test_whoever_has_left_every_place_is_forgotten() -> None:
+    places = Places(1)
+    for number in range(100):
+        assert places.take(f"principal {number}")
+        places.leave(f"principal {number}")
+    assert places == Places(1)

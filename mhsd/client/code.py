@@ -178,12 +178,15 @@ class CodeClient(Client):
         It ends when the operation does, for which the endpoint allows its capability's `max_duration_ms`. When the
         session of the receipt is over, a new one asks [TPT-061].
         """
-        inner = Session(self, str(receipt.get("session_id")))
+        given = Receipt(receipt)
+        if given.final:
+            return given
+        inner = Session(self, str(given.get("session_id")))
         try:
-            return Receipt(inner.follow(dict(receipt), _wrapped(on_progress)))
+            return noted(Receipt(inner.follow(given, _wrapped(on_progress))))
         except SessionError:
-            with self.session([str(receipt.get("device_id"))], []) as reading:
-                return reading.wait(receipt, on_progress=on_progress)
+            with self.session([str(given.get("device_id"))], []) as reading:
+                return reading.wait(given, on_progress=on_progress)
 
     # Safety: none of it waits for a session.
 

@@ -22,6 +22,7 @@ from mhsd.client.requests import (
     subscribe_params,
 )
 from mhsd.client.session import Session
+from mhsd.client.stdio import ChildFailed
 
 if TYPE_CHECKING:
     from mhsd.client.code import CodeClient
@@ -62,14 +63,15 @@ class CodeSession:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: object, problem: object, trace: object) -> None:
+    def __exit__(self, kind: object, problem: BaseException | None, trace: object) -> None:
         try:
             self.close()
         except SessionError:
             return  # It has ended by itself, which whoever used it last was told.
-        except MHSError:
+        except (MHSError, ChildFailed) as trouble:
             if problem is None:
                 raise
+            problem.add_note(f"The session could not be closed: {trouble}")
 
     def __repr__(self) -> str:
         return f"<Session {self.session_id} on {', '.join(self.device_ids)}>"
@@ -211,8 +213,11 @@ class CodeSession:
 
     def wait(self, receipt: Mapping[str, Any], *, on_progress: OnProgress | None = None) -> Receipt:
         """The final receipt of the operation that `receipt` belongs to; a final one is returned as it is."""
-        with self._pulse.held(), self._stopped_by_ctrl_c(lambda: dict(receipt)):
-            final = self._followed(Receipt(receipt), on_progress)
+        given = Receipt(receipt)
+        if given.final:
+            return self._checked(given)
+        with self._pulse.held(), self._stopped_by_ctrl_c(lambda: given):
+            final = self._followed(given, on_progress)
         return self._judged(final)
 
     def operation(self, operation_id: str) -> Receipt:

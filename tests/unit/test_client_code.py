@@ -15,6 +15,7 @@ import mhsd
 from mhsd.client import lab as labs
 from mhsd.client.endpoint import BadEndpoint
 from mhsd.client.lab import Lab, close_all
+from mhsd.client.ledger import Ledger, keep
 from mhsd.client.stdio import ChildFailed
 from mhsd.client.token_file import BadTokenFile
 from tests.cli.tiny import HELLO, Endpoint, Request, Tiny, refusal
@@ -319,8 +320,9 @@ def test_a_code_file_waits_for_what_takes_long(start: Start) -> None:
 
 def test_an_error_in_a_session_is_not_hidden_by_its_end(start: Start) -> None:
     tiny, client = start(session_close=lost)
-    with pytest.raises(ZeroDivisionError), client.session():
+    with pytest.raises(ZeroDivisionError) as told, client.session():
         _ = 1 / 0
+    assert told.value.__notes__[0].startswith("The session could not be closed: MHS.OUTCOME.UNKNOWN")
     with pytest.raises(mhsd.OutcomeUnknown), client.session():
         pass
     assert tiny.methods().count("mhs.session.close") == 2
@@ -330,6 +332,27 @@ def test_a_session_that_has_ended_by_itself_ends_quietly(start: Start) -> None:
     _, client = start(session_close=lambda r: refusal(r, "MHS.SESSION.EXPIRED"))
     with client.session() as session:
         assert session.session_id == "mhs_s_1"
+
+
+def test_a_receipt_that_is_final_needs_no_waiting_and_enters_no_ledger_twice(
+    start: Start, tmp_path: Path
+) -> None:
+    answers = iter(["running", "completed", "running", "completed"])
+    tiny, client = start(
+        command=lambda _: receipt("running"), operations_get=lambda _: receipt(next(answers))
+    )
+    ledger = Ledger(tmp_path / "ledger.json", "sweep.py", b"", "2026-10-20T07:46:00.000Z")
+    keep(ledger)
+    try:
+        with client.session() as session:
+            final = session.wait(session.invoke(STEP, {}))
+            assert session.wait(final) == client.wait(final) == final
+            assert client.wait(receipt("running")).final
+    finally:
+        keep(None)
+    document = ledger.finish("finished", 0, "2026-10-20T07:47:00.000Z")
+    assert [entry["status"] for entry in document["receipts"]] == ["running", "completed", "completed"]
+    assert tiny.methods().count("mhs.operations.get") == 4
 
 
 # Where an endpoint is.

@@ -2,15 +2,16 @@
 
 import json
 import socket
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
 
-from tests.lab import Lab, running, ulid
+from tests.lab import Lab, RpcError, ask_until, running, ulid
 from tests.mcp.conftest import Start
-from tests.mcp.wire import CONVEYOR, NAMED, PATIENCE_S, UNHURRIED, McpProcess, mhs_error_of, receipt_of
+from tests.mcp.wire import CONVEYOR, MHSD, NAMED, PATIENCE_S, UNHURRIED, McpProcess, mhs_error_of, receipt_of
 
 LONG = {"distance_mm": 100_000, "speed_mm_s": 100}
 """A motion of 1000 s, so that a test ends it and nothing else does."""
@@ -61,18 +62,30 @@ async def test_a_session_lives_as_long_as_a_call_or_an_operation_is_open_in_it(s
     assert (ended["status"], ended["command_id"]) == ("completed", running["command_id"])
 
 
-async def test_a_read_goes_on_in_a_new_session_and_a_command_is_never_repeated(start: Start) -> None:
+def _is_over(endpoint: Lab, session_id: str) -> bool:
+    """Whether a session has ended; asking does not keep it alive."""
+    try:
+        endpoint.call("mhs.operations.list", session_id=session_id)
+    except RpcError as error:
+        return error.code == "MHS.SESSION.EXPIRED"
+    return False
+
+
+async def test_what_nobody_uses_expires_and_the_next_call_finds_out_before_it_sends_anything(
+    start: Start, tmp_path: Path
+) -> None:
     """[TPT-036]"""
-    with_short_sessions = await start(*SHORT_LIVED)
-    await with_short_sessions.document("mhs__read", {"resource_id": "world"})
-    first = await with_short_sessions.receipt("world_step", {"ticks": 1})
-    # The sessions are over after a second; the next calls find out before they send anything.
-    await trio.sleep(1.5)
-    again = await with_short_sessions.receipt("world_step", {"ticks": 1})
-    assert again["status"] == "completed"
-    assert again["session_id"] != first["session_id"]
-    state = await with_short_sessions.document("mhs__read", {"resource_id": "world"})
-    assert state["state"]["tick"] == 2
+    with running("http", tmp_path, *UNHURRIED, *SHORT_LIVED) as endpoint:
+        server = await start("-e", endpoint.ready["url"])
+        await server.document("mhs__read", {"resource_id": "world"})
+        first = await server.receipt("world_step", {"ticks": 1})
+        over = partial(ask_until, lambda: _is_over(endpoint, first["session_id"]), bool)
+        await trio.to_thread.run_sync(over)
+        again = await server.receipt("world_step", {"ticks": 1})
+        assert again["status"] == "completed"
+        assert again["session_id"] != first["session_id"]
+        state = await server.document("mhs__read", {"resource_id": "world"})
+        assert state["state"]["tick"] == 2
 
 
 async def test_a_session_that_was_closed_behind_its_back_refuses_one_command_and_no_read(
@@ -442,3 +455,11 @@ async def test_a_policy_that_turns_the_projection_off_serves_nothing(start: Star
         assert await server.process.wait() == 4
     await server.until_ended()
     assert "enabled = false" in server.stderr()
+
+
+async def test_it_is_the_same_through_the_operators_program(start: Start) -> None:
+    """[TPT-053]"""
+    server = await start(program=(str(MHSD.with_name("mhsctl")), "serve"))
+    assert server.initialized["serverInfo"]["name"] == "mhs-mcp:mhs://localhost:7400"
+    assert (await server.receipt("world_step", {"ticks": 1}))["status"] == "completed"
+    assert await server.end() == 0

@@ -195,3 +195,29 @@ def test_limits_advertise_what_was_set_and_defaults_agree(tmp_path: Path) -> Non
         172800,
         9,
     )
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ({"mcp": True, "stdio": True}, "both want stdin and stdout"),
+        ({"endpoint": "http://127.0.0.1:7400"}, "--mcp is not given"),
+        ({"mcp": True, "endpoint": "http://127.0.0.1:7400", "targets": ["x"]}, "leave the TARGET out"),
+    ],
+)
+def test_what_an_mcp_start_cannot_mean_is_refused(tmp_path: Path, flags: dict[str, Any], words: str) -> None:
+    """TPT-053."""
+    with pytest.raises(StartError, match=words) as refused:
+        load(tmp_path, flags)
+    assert refused.value.exit_code == 2
+
+
+def test_an_mcp_start_can_come_from_the_file_and_the_environment(tmp_path: Path) -> None:
+    """TPT-053."""
+    write(tmp_path, "mcp_config = 'policy.toml'\noperator_tools = true\ntargets = ['a']\n")
+    environ = {"MHSD_MCP": "1", "MHSD_ENDPOINT": "http://127.0.0.1:7400"}
+    config = load(tmp_path, environ=environ)
+    assert (config.mcp, config.on_pipes, config.operator_tools) == (True, True, True)
+    assert config.mcp_config == tmp_path / "policy.toml"
+    assert config.endpoint == "http://127.0.0.1:7400"
+    assert not load(tmp_path).on_pipes

@@ -63,7 +63,10 @@ class AsyncCaller:
             return self._hello
         async with self._greeting:
             if self._hello is None:
-                await self.transport.greet(self._greet)
+                try:
+                    await self.transport.greet(self._greet)
+                except NotSent as problem:
+                    raise calls.unsent(problem) from None
             assert self._hello is not None
             return self._hello
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import trio
 
 WriteNow = Callable[[bytes], int]
-"""Writes what a descriptor takes without waiting, and says how many bytes that was; OSError where nobody reads."""
+"""Writes what goes without waiting, and says how many bytes that was; one of GONE where nobody reads any more."""
 
 GONE = (trio.BrokenResourceError, trio.ClosedResourceError, OSError)
 """What a stream raises when there is nobody at its other end any more."""
@@ -63,7 +63,7 @@ class Outgoing:
             return piece[self._write_now(piece) :]
         except BlockingIOError:
             return piece
-        except OSError:
+        except GONE:
             self.leave()
             return b""
 

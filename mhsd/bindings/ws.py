@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -27,6 +26,7 @@ from mhsd.bindings.lingering import linger
 from mhsd.bindings.replies import JSON, NEVER_STORE, Reply
 from mhsd.bindings.site import WS, WS_TICKET, Route, Site, Upgrade, Visit, lasting
 from mhsd.bindings.tickets import EXPIRES_IN_S, MOST_TICKETS, Tickets, shown_in
+from mhsd.bindings.writing import write_now
 from mhsd.bindings.ws_socket import Piece, Socket, Wire, lone_message, masked_size, text_frame
 from mhsd.bindings.ws_upgrade import SUBPROTOCOL, opening
 from mhsd.protocol.dispatch import Exchange
@@ -98,7 +98,7 @@ class WebSockets:
     async def serve(self, visit: Visit) -> None:
         """Turn the connection into a WebSocket and serve it to its end."""
         first = opening(visit.request)
-        await Session(visit.connection.upgrade(visit), first).run()
+        await WebSocket(visit.connection.upgrade(visit), first).run()
 
 
 def websocket_routes() -> dict[str, Route]:
@@ -110,8 +110,8 @@ def websocket_routes() -> dict[str, Route]:
     }
 
 
-class Session:
-    """One WebSocket connection."""
+class WebSocket:
+    """One connection."""
 
     def __init__(self, upgrade: Upgrade, first: bytes) -> None:
         self._door = upgrade.site.door
@@ -130,7 +130,7 @@ class Session:
             self._peer,
             self._stream,
             frame=text_frame,
-            write_now=_write_now(self._stream),
+            write_now=partial(write_now, self._stream),
             bounds=BOUNDS,
             on_gone=self._over.set,
         )
@@ -170,7 +170,7 @@ class Session:
     def end(self, code: int, reason: str) -> None:
         """Close the connection; messages that come from now on are not served."""
         if not self._over.is_set():
-            log.info("closed a WebSocket: %d %s", code, reason)
+            log.debug("closed a WebSocket: %d %s", code, reason)
             self._farewell = code, reason
             self._over.set()
 
@@ -238,6 +238,7 @@ class Session:
         if self._over.is_set():
             return
         if not isinstance(piece, TextMessage):
+            await self._serve_misplaced_stop(bytes(piece.data) if piece.message_finished else None)
             self.end(VIOLATION, "A message is a text, and no binary frame.")
             return
         data = piece.data.encode()
@@ -264,8 +265,11 @@ class Session:
             self._talk.take_in(message, is_alone=len(self._wire.slice) == masked_size(len(message)))
 
     async def _serve_unreadable_stop(self) -> None:
-        """A stop whose text is no UTF-8 is a stop all the same, before the connection is closed [CORE-076]."""
-        message = lone_message(self._wire.slice)
+        await self._serve_misplaced_stop(lone_message(self._wire.slice))
+
+    async def _serve_misplaced_stop(self, message: bytes | None) -> None:
+        """A stop in a binary message, or in a text that is no UTF-8, is one before the connection is closed
+        [CORE-076]."""
         if message is None or not mentions_stop(message) or self._over.is_set():
             return
         if not self._can_be_revoked or self._is_still_allowed():
@@ -312,8 +316,3 @@ class Session:
             self.end(code, fault.message)
         finally:
             search.abandon()
-
-
-def _write_now(stream: trio.abc.Stream) -> partial[int] | None:
-    """How to write to a stream without waiting, where that can be done at all: under TLS it cannot."""
-    return partial(os.write, stream.socket.fileno()) if isinstance(stream, trio.SocketStream) else None

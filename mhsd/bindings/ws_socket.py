@@ -25,7 +25,7 @@ _SLICE_BYTES = 2048
 """The library handles all frames of what it has read before anybody else runs, and a frame can be six bytes long."""
 
 _MOST_PONG_BYTES = 16384
-"""A peer that reads no pongs gets no more of them once so much waits to be written."""
+"""So many bytes of pongs may wait to be written; a peer that reads none of them gets no more."""
 
 _TEXT, _CLOSE, _PONG = 0x81, 0x88, 0x8A
 
@@ -64,7 +64,9 @@ class Wire(trio.abc.Stream):
         self._stream = stream
         self._opening = opening
         self._ahead = ahead
+        self._at = 0
         self._outgoing = outgoing
+        self._pong_bytes = 0
         self._opened = trio.Event()
         self._closed = False
         self.slice = b""
@@ -83,18 +85,21 @@ class Wire(trio.abc.Stream):
             return opening
         if not self._opened.is_set():
             await self._opened.wait()
-        if self._ahead:
+        if self._at < len(self._ahead):
             await trio.lowlevel.checkpoint()
         else:
-            self._ahead = bytes(await self._stream.receive_some(_READ_BYTES))
-        self.slice, self._ahead = self._ahead[:_SLICE_BYTES], self._ahead[_SLICE_BYTES:]
+            self._ahead, self._at = bytes(await self._stream.receive_some(_READ_BYTES)), 0
+        self.slice = self._ahead[self._at : self._at + _SLICE_BYTES]
+        self._at += len(self.slice)
         return self.slice
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         """Put one frame in order, or the answer to the request. A close frame is the last."""
         await trio.lowlevel.checkpoint()
-        if data[0] == _PONG and self._outgoing.size > _MOST_PONG_BYTES:
-            return
+        if data[0] == _PONG:
+            self._pong_bytes = len(data) + (self._pong_bytes if self._outgoing.count else 0)
+            if self._pong_bytes > _MOST_PONG_BYTES:
+                return
         self._outgoing.put(bytes(data))
         if data[0] == _CLOSE:
             self._outgoing.end()

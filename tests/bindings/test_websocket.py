@@ -265,6 +265,15 @@ async def test_a_stop_of_a_peer_that_reads_nothing_and_pings_is_served(
     assert len(served.door.entered) < 20
 
 
+async def test_a_pong_waits_behind_a_long_answer_and_comes(client: WsClient, served: Served) -> None:
+    """[TPT-022]"""
+    await client.say(call("large", bytes=30_000_000))
+    await until(lambda: len(served.door.entered) == 1)
+    await client.send(frame(b"still there?", PING))
+    await client.text()
+    assert (await client.frame()).payload == b"still there?"
+
+
 async def test_pongs_that_nobody_reads_are_not_kept(client: WsClient, served: Served) -> None:
     """[TPT-022]"""
     await client.say(call("large", bytes=30_000_000))
@@ -273,7 +282,10 @@ async def test_pongs_that_nobody_reads_are_not_kept(client: WsClient, served: Se
     await client.say(STOP)
     await until(lambda: STOP in served.door.entered)
     assert len(await client.text()) == 30_000_002
-    assert await client.text() == STOP
+    pongs = 0
+    while (await client.frame()).opcode == PONG:
+        pongs += 1
+    assert 0 < pongs < 2100
 
 
 async def test_reading_ahead_is_bounded_and_goes_on_when_there_is_room(
@@ -533,6 +545,16 @@ async def test_sockets_and_requests_share_a_port(client: WsClient, served: Serve
     assert (await http.post(call())).body == call()
     await client.say(call(request_id=2))
     assert await client.text() == call(request_id=2)
+
+
+async def test_a_stop_in_a_binary_message_is_served_before_the_connection_is_closed(
+    client: WsClient, served: Served
+) -> None:
+    """[CORE-076, TPT-022]"""
+    await client.send(frame(STOP, BINARY), frame(call()))
+    assert await client.text() == STOP
+    assert served.door.entered == [STOP]
+    assert (await client.closed()).code == 1002
 
 
 @pytest.mark.parametrize("size", [0, 300])

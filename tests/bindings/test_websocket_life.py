@@ -18,7 +18,7 @@ from mhsd.bindings.checks import Names
 from mhsd.bindings.routes import ROUTES
 from mhsd.bindings.site import Site, Upgrade
 from mhsd.bindings.tickets import Tickets
-from mhsd.bindings.ws import BOUNDS, PING_S, PONG_S, Session, WebSockets
+from mhsd.bindings.ws import BOUNDS, PING_S, PONG_S, WebSocket, WebSockets
 from mhsd.bindings.ws_upgrade import opening as checked
 from mhsd.protocol.auth import TokenFiles
 from tests.bindings.conftest import schema
@@ -54,7 +54,7 @@ class Life:
         self.leaving = trio.Event()
         self.ended = trio.Event()
         upgrade = Upgrade(ours, b"", request, peer, site, self.leaving)
-        self.session = Session(upgrade, checked(request))
+        self.socket = WebSocket(upgrade, checked(request))
 
     def write_tokens(self, role: str = "client", *others: str) -> None:
         """What the token file has from now on: the client's token with this role, and others."""
@@ -78,7 +78,7 @@ class Life:
         return self.door.connections[0]
 
     async def run(self) -> None:
-        await self.session.run()
+        await self.socket.run()
         await self.ours.aclose()
         self.ended.set()
 

@@ -1,0 +1,224 @@
+"""A session of the Trio client: lost answers, operations that nobody waits for, and signs of life."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from mhsd.aclient import AsyncClient, AsyncSession
+from mhsd.aclient.background import background
+from mhsd.aclient.events import EventHub
+from mhsd.aclient.transport import EventsWanted, Greet
+from mhsd.client.errors import MHSError, OutcomeUnknown, SessionError
+from mhsd.client.transport import Answer, Lost, NotSent
+
+DEVICE = "mhs://localhost:7400/lab/one"
+HELLO = {
+    "mhs_version": "1.0",
+    "devices": [{"device_id": DEVICE, "mode": "simulated", "display_name": "One"}],
+    "limits": {"session_max_ttl_s": 300},
+}
+Reply = Callable[[dict[str, Any]], Any]
+
+
+class Endpoint:
+    """A transport with the endpoint in it: answers from a table, and notes what was asked when."""
+
+    name = "fake"
+    url = "fake:"
+    paced = False
+
+    def __init__(self) -> None:
+        self.table: dict[str, Reply] = {
+            "mhs.hello": lambda _: HELLO,
+            "mhs.session.open": lambda _: {"session_id": "mhs_s_1", "mode": "simulated"},
+            "mhs.session.heartbeat": lambda _: {},
+            "mhs.session.close": lambda _: {"summary": {}},
+        }
+        self.asked: list[tuple[float, str, dict[str, Any]]] = []
+
+    async def greet(self, greet: Greet) -> None:
+        await greet(self.exchange)
+
+    async def exchange(
+        self, request_id: str, body: bytes, timeout_s: float, *, urgent: bool = False
+    ) -> Answer:
+        await trio.lowlevel.checkpoint()
+        request = json.loads(body)
+        self.asked.append((trio.current_time(), request["method"], request["params"]))
+        reply = self.table[request["method"]](request["params"])
+        if isinstance(reply, str):
+            return Answer({"id": request_id, "error": {"message": "no", "data": {"mhs_code": reply}}})
+        if isinstance(reply, Exception):
+            raise reply
+        return Answer({"id": request_id, "result": reply})
+
+    async def bring_events(self, wanted: EventsWanted) -> None:
+        await trio.sleep_forever()
+
+    async def aclose(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+    def times(self, method: str) -> list[float]:
+        """When a method was called."""
+        return [mono_s for mono_s, asked, _ in self.asked if asked == method]
+
+    def params(self, method: str) -> list[dict[str, Any]]:
+        return [params for _, asked, params in self.asked if asked == method]
+
+
+@pytest.fixture
+def endpoint() -> Endpoint:
+    return Endpoint()
+
+
+@pytest.fixture
+async def client(endpoint: Endpoint) -> AsyncIterator[AsyncClient]:
+    async with background() as nursery:
+        yield AsyncClient(endpoint, nursery, EventHub(), attempts=3)
+
+
+@pytest.fixture
+async def session(client: AsyncClient) -> AsyncSession:
+    return await client.open_session(ttl_s=600)
+
+
+def receipt(status: str, **more: Any) -> dict[str, Any]:
+    return {"status": status, "operation_id": "op_1", "device_id": DEVICE, "session_id": "mhs_s_1", **more}
+
+
+async def test_a_session_asks_for_no_more_than_the_endpoint_allows(
+    endpoint: Endpoint, session: AsyncSession
+) -> None:
+    (params,) = endpoint.params("mhs.session.open")
+    assert (params["ttl_s"], params["device_ids"], params["capabilities"]) == (300, [DEVICE], ["*"])
+    assert params["mode"] == session.mode == "simulated"
+    assert params["client_info"]["transport"] == "fake"
+
+
+async def test_a_lost_answer_is_looked_up_until_the_endpoint_can_be_reached(
+    endpoint: Endpoint, session: AsyncSession, autojump_clock: MockClock
+) -> None:
+    """[TPT-062, TPT-064] The command is sent once."""
+    found = [NotSent("refused"), Lost("cut"), Lost("cut"), receipt("completed")]
+    endpoint.table["mhs.command"] = lambda _: Lost("cut")
+    endpoint.table["mhs.operations.get"] = lambda _: found.pop(0)
+    done = await session.invoke("cap.world.step.v1", {"ticks": 1}, command_id="01J8ZQ3V6Y7M2N4P6R8S0T0001")
+    assert done.status == "completed"
+    assert len(endpoint.times("mhs.command")) == 1
+    asked = endpoint.params("mhs.operations.get")
+    assert {params["command_id"] for params in asked} == {"01J8ZQ3V6Y7M2N4P6R8S0T0001"}
+    first, *_, last = endpoint.times("mhs.operations.get")
+    assert last > first, "there was a pause between them"
+
+
+async def test_what_cannot_be_looked_up_is_unknown(
+    endpoint: Endpoint, session: AsyncSession, autojump_clock: MockClock
+) -> None:
+    """[TPT-062, TPT-064] Within the attempts that the client has declared."""
+    endpoint.table["mhs.command"] = lambda _: Lost("cut")
+    endpoint.table["mhs.operations.get"] = lambda _: NotSent("refused")
+    with pytest.raises(OutcomeUnknown) as unknown:
+        await session.invoke("cap.world.step.v1", {"ticks": 1})
+    assert unknown.value.details["looked_up"] == "MHS.TRANSPORT.UNAVAILABLE"
+    assert len(endpoint.times("mhs.operations.get")) == 4
+    assert len(endpoint.times("mhs.command")) == 1
+
+
+async def test_an_operation_keeps_its_session_alive_although_nobody_waits_for_it(
+    endpoint: Endpoint, session: AsyncSession, autojump_clock: MockClock
+) -> None:
+    """[MHSD-4-29] And lets it go when it has ended."""
+    status = ["running"]
+    endpoint.table["mhs.command"] = lambda _: receipt("running")
+    endpoint.table["mhs.operations.get"] = lambda _: receipt(status[0])
+    begin = trio.current_time()
+    await session.invoke("cap.motion.convey.v1", {})
+    await trio.sleep(250)
+    status[0] = "completed"
+    await trio.sleep(1000)
+    beats = [mono_s - begin for mono_s in endpoint.times("mhs.session.heartbeat")]
+    assert beats == pytest.approx([100, 200, 300])
+
+
+async def test_a_subscription_keeps_its_session_alive(
+    endpoint: Endpoint, session: AsyncSession, autojump_clock: MockClock
+) -> None:
+    endpoint.table["mhs.subscribe"] = lambda _: {"subscription_id": "sub_1", "seq_start": 1}
+    endpoint.table["mhs.unsubscribe"] = lambda _: {"seq_end": 0, "delivered": 0, "dropped": 0}
+    async with await session.subscribe("state"):
+        await trio.sleep(250)
+    await trio.sleep(1000)
+    assert len(endpoint.times("mhs.session.heartbeat")) == 2
+    assert endpoint.params("mhs.unsubscribe") == [{"session_id": "mhs_s_1", "subscription_id": "sub_1"}]
+
+
+async def test_a_session_that_is_refused_ends_its_subscriptions(
+    endpoint: Endpoint, session: AsyncSession, autojump_clock: MockClock
+) -> None:
+    endpoint.table["mhs.subscribe"] = lambda _: {"subscription_id": "sub_1", "seq_start": 1}
+    endpoint.table["mhs.session.heartbeat"] = lambda _: "MHS.SESSION.EXPIRED"
+    subscription = await session.subscribe("state")
+    with pytest.raises(SessionError):
+        await anext(subscription)
+    assert await subscription.aclose() == {}
+    assert endpoint.params("mhs.unsubscribe") == []
+
+
+async def test_an_operation_is_waited_for_beyond_its_session(
+    endpoint: Endpoint, client: AsyncClient, autojump_clock: MockClock
+) -> None:
+    """[TPT-061]"""
+    answers: list[Any] = ["MHS.SESSION.EXPIRED", receipt("running"), receipt("completed")]
+    endpoint.table["mhs.operations.get"] = lambda _: answers.pop(0)
+    final = await client.wait(receipt("running", session_id="mhs_s_0"))
+    assert final.status == "completed"
+    assert [params["session_id"] for params in endpoint.params("mhs.operations.get")] == [
+        "mhs_s_0",
+        "mhs_s_1",
+        "mhs_s_1",
+    ]
+    assert endpoint.params("mhs.session.open")[0]["capabilities"] == []
+    assert len(endpoint.times("mhs.session.close")) == 1
+
+
+async def test_an_unknown_operation_is_an_error_and_an_unknown_command_is_none(
+    endpoint: Endpoint, session: AsyncSession
+) -> None:
+    endpoint.table["mhs.operations.get"] = lambda _: "MHS.OPERATION.UNKNOWN"
+    assert await session.look_up("01J8ZQ3V6Y7M2N4P6R8S0T0001") is None
+    with pytest.raises(MHSError, match="knows no operation op_1"):
+        await session.operation("op_1")
+    with pytest.raises(TypeError, match="belongs to nothing"):
+        await session.cancel({"status": "rejected"})
+
+
+async def test_leaving_a_session_that_is_over_is_no_failure(endpoint: Endpoint, client: AsyncClient) -> None:
+    endpoint.table["mhs.session.close"] = lambda _: "MHS.SESSION.EXPIRED"
+    async with client.session():
+        pass
+    endpoint.table["mhs.session.close"] = lambda _: Lost("cut")
+
+    async def leave() -> None:
+        async with client.session():
+            pass
+
+    with pytest.raises(OutcomeUnknown):
+        await leave()
+
+
+async def test_a_device_is_meant_by_any_of_its_names(endpoint: Endpoint, client: AsyncClient) -> None:
+    endpoint.table["mhs.safety.estop"] = lambda _: receipt("completed")
+    for name in (None, DEVICE, "/lab/one", "one", "One"):
+        assert await client.find(name) == DEVICE
+        await client.estop("why", device_id=name)
+    sent = endpoint.params("mhs.safety.estop")
+    assert sent[0] == {"reason": "why"}
+    assert sent[1:] == [{"reason": "why", "device_id": DEVICE}] * 4
+    with pytest.raises(MHSError, match="names 0 devices"):
+        await client.estop(device_id="two")

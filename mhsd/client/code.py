@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from os import PathLike
 from typing import Any
 
+from mhsd.client.backoff import ATTEMPTS
 from mhsd.client.calls import DEFAULT_TIMEOUT_S
 from mhsd.client.client import Client, open_transport
 from mhsd.client.code_session import CodeSession
@@ -168,6 +169,8 @@ class CodeClient(Client):
             ttl_s=ttl_s,
             approvals=approvals(approved_by),
         )
+        # A script that has begun something outlasts a network that is away for a while.
+        inner.attempts = ATTEMPTS
         return inner, found
 
     def wait(
@@ -182,6 +185,7 @@ class CodeClient(Client):
         if given.final:
             return given
         inner = Session(self, str(given.get("session_id")))
+        inner.attempts = ATTEMPTS
         try:
             return noted(Receipt(inner.follow(given, _wrapped(on_progress))))
         except SessionError:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from mhsd.client import requests
+from mhsd.client.backoff import Backoff
 from mhsd.client.client import Client
 from mhsd.client.errors import AnswerLost, MHSError, OutcomeUnknown, TransportError
 from mhsd.client.receipts import is_final, operation_of
@@ -19,16 +20,16 @@ from mhsd.client.requests import member
 
 Receipt = dict[str, Any]
 
-
 _POLL_S = 0.05
 _POLL_MAX_S = 1.0
-_LOOK_UPS = 5
-"""How often a look-up whose own connection breaks is repeated before it is given up [TPT-064]."""
 _BACKOFF_S = 0.2
 
 
 class Session:
     """One session id; `close` ends the session, and leaving it open is the caller's choice."""
+
+    attempts = 5
+    """How often an operation is asked for while the connection fails [TPT-064]: seldom, as a person is waiting."""
 
     def __init__(self, client: Client, session_id: str, grant: Mapping[str, Any] | None = None) -> None:
         self.client = client
@@ -117,18 +118,19 @@ class Session:
 
     def _operation(self, which: Mapping[str, str]) -> Receipt | None:
         """mhs.operations.get, repeated with growing pauses while only the connection fails."""
-        for attempt in range(_LOOK_UPS):
+        backoff = Backoff(first_s=_BACKOFF_S, attempts=self.attempts - 1, spread=random.uniform)
+        while True:
             try:
                 return self.call("mhs.operations.get", which)
             except (TransportError, OutcomeUnknown):
-                if attempt == _LOOK_UPS - 1:
+                pause_s = backoff.pause_s()
+                if pause_s is None:
                     raise
-                time.sleep(_BACKOFF_S * 2**attempt * random.uniform(0.5, 1.0))  # noqa: S311 - jitter
+                time.sleep(pause_s)
             except MHSError as refusal:
                 if refusal.mhs_code == "MHS.OPERATION.UNKNOWN":
                     return None
                 raise
-        raise AssertionError("unreachable: the last attempt returns or raises")
 
     def cancel(self, operation_id: str, deadline_s: float | None = None) -> Receipt:
         """Asks the endpoint to stop an operation; the answer may still be `running` [PROTO-032]."""

@@ -149,6 +149,14 @@ def test_what_cannot_be_found_out_is_said_to_be_unknown(start: Start) -> None:
     assert tiny.methods().count("mhs.command") == 1
 
 
+def test_an_operation_is_asked_for_through_an_outage(start: Start) -> None:
+    """[TPT-064]"""
+    answers = iter([lost] * 9 + [lambda _: receipt("completed")])
+    _, client = start(command=lambda _: receipt("running"), operations_get=lambda r: next(answers)(r))
+    with client.session() as session:
+        assert session.wait(session.invoke(STEP, {})).status == "completed"
+
+
 def test_a_stop_of_a_device_that_is_named_in_full_is_one_request(start: Start) -> None:
     tiny, client = start(safety_estop=lambda _: receipt("completed"))
     assert client.estop("smoke", device_id=DEVICE).ok

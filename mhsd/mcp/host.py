@@ -188,6 +188,8 @@ class McpHost:
 
     def _take(self, received: Reply | Call | Cancellation | None) -> None:
         if isinstance(received, Reply):
+            for stop in received.stops:
+                self._enter(Job(stop, self))
             self._send_line(received.data)
         elif isinstance(received, Call):
             self._enter(Job(received, self))

@@ -13,7 +13,7 @@ from typing import Any
 import attrs
 
 from mhsd.base.errors import Fault
-from mhsd.wire.json_text import bytes_exceeded, decode
+from mhsd.wire.json_text import bytes_exceeded, decode, decode_lenient
 
 VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 """The revisions that this server speaks; whoever asks for another one is offered the last [TPT-045]."""
@@ -30,6 +30,7 @@ INVALID_PARAMS = -32602
 INTERNAL_ERROR = -32603
 
 ESTOP_TOOL = "mhs__estop"
+_ESTOP_BYTES = ESTOP_TOOL.encode()
 
 _REQUIRED: Mapping[str, str | None] = {
     "initialize": None,
@@ -77,9 +78,11 @@ class Call:
 
 @attrs.frozen
 class Reply:
-    """A line to be written at once."""
+    """A line to be written at once; None for nothing."""
 
-    data: bytes
+    data: bytes | None
+    stops: tuple[Call, ...] = ()
+    """E-stops of a message that is refused or not answered: they are carried out, and nothing is said of them."""
 
 
 @attrs.frozen
@@ -106,12 +109,25 @@ class McpSession:
     # Reading
 
     def receive(self, line: bytes) -> Received:
-        """What one line asks for; never raises. A malformed line is answered once and changes nothing [TPT-004]."""
+        """What one line asks for; never raises. A malformed line is answered once and changes nothing [TPT-004].
+
+        Only a stop is never refused: one that stands in a batch, in bad JSON, in a bad request or under an id that is
+        in use is carried out all the same [CORE-076].
+        """
+        sizes = {"max_bytes": MAX_FRAME_BYTES, "max_depth": _MOST_LEVELS, "max_items": _MOST_ITEMS}
+        mentions_stop = _ESTOP_BYTES in line
         try:
-            value = decode(line, max_bytes=MAX_FRAME_BYTES, max_depth=_MOST_LEVELS, max_items=_MOST_ITEMS)
+            value = decode(line, **sizes)
         except Fault as fault:
             code = PARSE_ERROR if fault.mhs_code == "MHS.PROTOCOL.PARSE_ERROR" else INVALID_REQUEST
-            return Reply(_error(None, code, fault.message, fault.data()))
+            stops = _stops(decode_lenient(line, **sizes)) if mentions_stop else ()
+            return Reply(_error(None, code, fault.message, fault.data()), stops)
+        received = self._received(value)
+        if mentions_stop and not isinstance(received, Call):
+            return Reply(received.data if isinstance(received, Reply) else None, _stops(value))
+        return received
+
+    def _received(self, value: Any) -> Received:
         if type(value) is not dict:
             what = "batches are not served" if type(value) is list else "a message must be a JSON-RPC object"
             return Reply(_error(None, INVALID_REQUEST, what))
@@ -253,7 +269,19 @@ def notification(method: str, params: Mapping[str, Any] | None = None) -> bytes:
     return _line(message if params is None else {**message, "params": params})
 
 
-def _is_estop(method: str, params: Mapping[str, Any]) -> bool:
+def _stops(value: Any) -> tuple[Call, ...]:
+    """The e-stops in a value that is no good request, as calls that no answer belongs to."""
+    messages = value if isinstance(value, list) else [value]
+    return tuple(
+        Call("", "tools/call", message["params"], is_urgent=True)
+        for message in messages
+        if isinstance(message, dict)
+        and isinstance(message.get("params"), dict)
+        and _is_estop(message.get("method"), message["params"])
+    )
+
+
+def _is_estop(method: Any, params: Mapping[str, Any]) -> bool:
     return method == "tools/call" and params.get("name") == ESTOP_TOOL
 
 

@@ -44,7 +44,10 @@ def test_every_request_has_one_response_and_nothing_else_has_any(
     for number, line in enumerate(lines):
         received = session.receive(line)
         message = _decoded(line)
-        if isinstance(received, Reply):
+        if isinstance(received, Reply) and received.data is None:
+            assert b"mhs__estop" in line
+        elif isinstance(received, Reply):
+            assert received.data is not None
             answer: dict[str, Any] = json.loads(received.data)
             assert received.data.isascii()
             assert ("result" in answer) != ("error" in answer)

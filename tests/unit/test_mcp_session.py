@@ -160,7 +160,7 @@ def test_a_line_that_is_too_long_is_refused_with_the_limit() -> None:
         {"jsonrpc": "2.0", "method": "notifications/initialized"},
         {"jsonrpc": "2.0", "method": "notifications/roots/list_changed", "params": {}},
         {"jsonrpc": "2.0", "method": "notifications/unheard-of", "params": []},
-        {"jsonrpc": "2.0", "method": "tools/call", "params": {"name": "mhs__estop"}},
+        {"jsonrpc": "2.0", "method": "tools/call", "params": {"name": "mhs__devices"}},
         {"jsonrpc": "2.0", "method": "ping"},
         {"jsonrpc": "2.0", "method": "notifications/cancelled"},
         {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 99}},
@@ -283,3 +283,55 @@ def test_a_second_initialize_agrees_again_and_changes_no_name() -> None:
     call = _ask(session, "initialize", 2, protocolVersion="2025-06-18", clientInfo={"name": "second"})
     assert isinstance(call, Call)
     assert (session.version, session.client_name) == ("2025-06-18", "first")
+
+
+STOP = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "mhs__estop"}}
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        (_bytes([STOP]), -32600),
+        (_bytes([{"x": 1}, STOP, 7]), -32600),
+        (_bytes({**STOP, "jsonrpc": "1.0"}), -32600),
+        (_bytes({**STOP, "id": None}), -32600),
+        (_bytes({**STOP, "id": 1.5}), -32600),
+        (_bytes(STOP)[:-1] + b',"x":1,"x":2}', -32700),
+        (_bytes(STOP)[:-1] + b',"x":NaN}', -32700),
+        (b"\xef\xbb\xbf" + _bytes(STOP), -32700),
+        (_bytes({name: STOP[name] for name in STOP if name != "id"}), None),
+    ],
+)
+def test_a_stop_is_carried_out_in_whatever_it_stands(line: bytes, code: int | None) -> None:
+    """CORE-076."""
+    session = _greeted("2025-03-26")
+    received = session.receive(line)
+    assert isinstance(received, Reply)
+    (stop,) = received.stops
+    assert stop.is_urgent
+    assert (received.data is None) == (code is None)
+    if received.data is not None:
+        assert json.loads(received.data)["error"]["code"] == code
+    # Nothing is said of it: whose answer would that be?
+    assert session.result(stop, {}) is None
+    assert session.open_calls == ()
+
+
+def test_a_stop_under_an_id_that_is_in_use_is_carried_out() -> None:
+    """CORE-076."""
+    session = _greeted()
+    call = _call(session, 1)
+    received = session.receive(_bytes(STOP))
+    assert isinstance(received, Reply)
+    assert len(received.stops) == 1
+    assert session.result(received.stops[0], {}) is None
+    assert session.result(call, {}) is not None
+
+
+@pytest.mark.parametrize(
+    "message", [{"jsonrpc": "2.0", "id": 1, "result": "mhs__estop"}, {"about": "mhs__estop"}, "mhs__estop"]
+)
+def test_what_only_mentions_a_stop_is_none(message: Any) -> None:
+    received = _greeted().receive(_bytes(message))
+    assert isinstance(received, Reply)
+    assert received.stops == ()

@@ -13,7 +13,6 @@ import trio
 from trio_websocket import (
     ConnectionClosed,
     ConnectionRejected,
-    HandshakeError,
     WebSocketConnection,
     wrap_client_stream,
 )
@@ -21,7 +20,7 @@ from trio_websocket import (
 from mhsd.aclient.background import background
 from mhsd.aclient.events import EventHub
 from mhsd.aclient.link import BadMessage, Link
-from mhsd.aclient.streams import GONE, Stream, connect, host_header
+from mhsd.aclient.streams import GONE, Stream, connect, host_header, text_of
 from mhsd.aclient.transport import EventsWanted, Greet
 from mhsd.client.backoff import ATTEMPTS, Backoff
 from mhsd.client.endpoint import HttpEndpoint, parse_endpoint
@@ -232,11 +231,14 @@ class WsTransport:
         except (NotSent, MHSError):
             raise
         except Exception as problem:
-            # trio-websocket lets through whatever wsproto makes of a peer's bytes; it ends this connection only.
-            why = f"{self.url} broke the rules of WebSocket ({type(problem).__name__})"
-            if link is None:
-                raise NotSent(why) from None
-            link.fail(why)
+            # Its reader raises what comes of a peer's bytes; a refusal is one of them, and ends this connection only.
+            cause = _first_of(problem)
+            if link is not None:
+                link.fail(f"{self.url} broke the rules of WebSocket ({type(cause).__name__})")
+            elif isinstance(cause, ConnectionRejected):
+                raise self._refusal(cause) from None
+            else:
+                raise NotSent(f"{self.url} began no WebSocket: {text_of(cause)}") from None
         finally:
             await trio.aclose_forcefully(stream)
 
@@ -265,10 +267,6 @@ class WsTransport:
                     )
         except trio.TooSlowError:
             raise NotSent(f"{self.url} began no WebSocket within {CONNECT_TIMEOUT_S:g} s") from None
-        except ConnectionRejected as refused:
-            raise self._refusal(refused) from None
-        except (HandshakeError, ConnectionClosed) as problem:
-            raise NotSent(f"{self.url} began no WebSocket: {problem}") from None
         if socket is None:
             raise NotSent(f"{self.url} closed the connection before it was a WebSocket")
         return socket
@@ -318,6 +316,13 @@ class WsTransport:
         self._is_closed = True
         if self._current is not None:
             await self._current.aclose()
+
+
+def _first_of(problem: BaseException) -> BaseException:
+    """What a group of exceptions is about."""
+    while isinstance(problem, BaseExceptionGroup):
+        problem = problem.exceptions[0]
+    return problem
 
 
 async def _cancel_when(event: trio.Event, scope: trio.CancelScope) -> None:

@@ -36,6 +36,9 @@ class _Bucket:
         self._tokens = self._burst
         self._filled_mono_s: float | None = None
 
+    def spend(self, count: int) -> None:
+        self._tokens = max(0.0, self._tokens - count)
+
     def reserve(self, now_mono_s: float, at_most_s: float) -> float | None:
         filled_mono_s = self._filled_mono_s
         elapsed_s = 0.0 if filled_mono_s is None else max(0.0, now_mono_s - filled_mono_s)
@@ -67,12 +70,12 @@ class Pace:
         return self._agreed is None and self._sent >= _UNASKED
 
     def agree(self, hello: Mapping[str, Any]) -> None:
-        """From now on by these limits. What was sent before counts only where they are the same as before, as after
-        a reconnect."""
+        """From now on by these limits; what was sent before them counts, and after a reconnect nothing changes."""
         told = [limit(hello, name, usual) for name, usual in _USUAL.items()]
         if told != self._agreed:
             self._agreed = told
             self._buckets = self._of(told)
+            self._buckets[0].spend(self._sent)
 
     def reserve(self, method: str, now_mono_s: float, at_most_s: float) -> float | None:
         """A place for one request: how long to wait before it is sent; None, and no place, where that is too long.
@@ -81,5 +84,7 @@ class Pace:
         """
         if method in UNPACED:
             return 0.0
+        if method == STATUS:
+            return self._buckets[1].reserve(now_mono_s, at_most_s)
         self._sent += 1
-        return self._buckets[method == STATUS].reserve(now_mono_s, at_most_s)
+        return self._buckets[0].reserve(now_mono_s, at_most_s)

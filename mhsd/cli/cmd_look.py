@@ -64,9 +64,7 @@ def devices(link: Link) -> int:
 @client_command
 def describe(
     link: Link,
-    device: Annotated[
-        str | None, typer.Argument(metavar="[DEVICE]", help="id, path or name; else all")
-    ] = None,
+    device: Annotated[str | None, typer.Argument(metavar="DEVICE", help="id, path or name; else all")] = None,
     also_device: Annotated[
         str | None, typer.Option("--device", metavar="DEVICE", help="the same, as other commands spell it")
     ] = None,

@@ -27,7 +27,7 @@ from mhsd.client.session import Receipt, Session
 def ops(
     link: Link,
     operation: Annotated[
-        str | None, typer.Argument(metavar="[ID]", help="an operation's id, op_…; else all are listed")
+        str | None, typer.Argument(metavar="ID", help="an operation's id, op_…; else all are listed")
     ] = None,
     wait: Annotated[bool, typer.Option("--wait", help="follow it to its final receipt")] = False,
     cancel: Annotated[

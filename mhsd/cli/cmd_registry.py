@@ -23,7 +23,7 @@ def registry_list(file: FileOption = None, as_json: JsonOption = False) -> int:
 
 
 def registry_search(
-    words: Annotated[list[str], typer.Argument(metavar="WORD...", help="words that must all occur")],
+    words: Annotated[list[str], typer.Argument(metavar="WORD", help="words that must all occur")],
     file: FileOption = None,
     as_json: JsonOption = False,
 ) -> int:

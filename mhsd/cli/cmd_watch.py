@@ -55,12 +55,16 @@ def watch(
     resource: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[RESOURCE]...", help="what to watch, as `describe` lists them; else all of the device"
+            metavar="RESOURCE", help="what to watch, as `describe` lists them; else all of the device"
         ),
     ] = None,
     stream: Annotated[
         list[Stream] | None,
-        typer.Option("--stream", help="which stream; may be repeated; else state and telemetry"),
+        typer.Option(
+            "--stream",
+            metavar="STREAM",
+            help="state, telemetry, events, log or progress; may be repeated; else the first two",
+        ),
     ] = None,
     device: DeviceOption = None,
     rate_hz: Annotated[

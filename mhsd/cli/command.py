@@ -17,7 +17,7 @@ _OPTIONS: dict[str, tuple[Any, Any]] = {
             typer.Option(
                 "-e",
                 "--endpoint",
-                metavar="URL|unix:PATH|stdio:CMD",
+                metavar="URL|NAME|unix:PATH|stdio:CMD",
                 help="the endpoint, else MHS_ENDPOINT, else http://127.0.0.1:7400",
             ),
         ],

@@ -245,7 +245,7 @@ def _parser(program: str, description: str, examples: str) -> _Parser:
     )
     link = parser.add_argument_group("connection")
     link.add_argument(
-        "-e", "--endpoint", metavar="URL|unix:PATH|stdio:CMD", help="the endpoint [MHS_ENDPOINT]"
+        "-e", "--endpoint", metavar="URL|NAME|unix:PATH|stdio:CMD", help="the endpoint [MHS_ENDPOINT]"
     )
     link.add_argument("--token-file", metavar="FILE", help="file with the token of the endpoint")
     link.add_argument("--json", action="store_true", help="print one JSON document")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -13,15 +14,38 @@ from mhsd.cli.table import COMMANDS
 from mhsd.config import OPTIONS
 from tests.cli.conftest import ctl
 
+APPROVED = Path(__file__).parent / "help"
 GUIDE = spec_file("guide", "cli.md").read_text()
 
 
-@pytest.mark.parametrize("name", [command.name for command in COMMANDS] + ["inspect"])
-def test_every_command_has_help_with_an_example(name: str) -> None:
-    done = ctl(*name.split(), "--help")
+NAMES = [command.name for command in COMMANDS] + ["inspect"]
+GROUPS = sorted({name.split()[0] for name in NAMES if " " in name})
+
+
+@pytest.mark.parametrize("name", ["", *GROUPS, *NAMES])
+def test_the_help_of_every_command_is_the_one_that_was_approved(name: str) -> None:
+    """[TPT-051] A person reads it, so a change of it is looked at; `MHSD_APPROVE=1` keeps what there is now."""
+    done = ctl(*name.split(), "--help", COLUMNS="80", LINES="40")
     assert (done.code, done.err) == (0, "")
-    assert re.search(r"Examples:\n +mhsctl ", done.out)
-    assert "None" not in done.out
+    approved = APPROVED / f"{name.replace(' ', '-') or 'mhsctl'}.txt"
+    if os.environ.get("MHSD_APPROVE"):
+        APPROVED.mkdir(exist_ok=True)
+        approved.write_text(done.out)
+    assert done.out == approved.read_text()
+
+
+def test_no_help_was_approved_of_a_command_that_is_gone() -> None:
+    expected = {name.replace(" ", "-") or "mhsctl" for name in ["", *GROUPS, *NAMES]}
+    assert {path.stem for path in APPROVED.iterdir()} == expected
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_command_has_help_with_an_example_and_json(name: str) -> None:
+    """[TPT-051] `serve` has no document but its ready line."""
+    text = (APPROVED / f"{name.replace(' ', '-')}.txt").read_text()
+    assert re.search(r"Examples:\n +mhsctl ", text)
+    assert "None" not in text
+    assert ("--json" in text) == (name != "serve")
 
 
 @pytest.mark.parametrize("program", ["mhsctl", "mhs", "openmhs"])

@@ -22,6 +22,7 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import BIN, PATIENCE_S, Done, environment
+from tests.cli.shapes import has_shape, shapes
 from tests.cli.test_fast_path import FORBIDDEN
 from tests.cli.tiny import HELLO, Endpoint, Tiny, refusal
 
@@ -424,3 +425,4 @@ def test_json_on_stdout_is_one_document(machine: Machine) -> None:
     machine.serve("--stdio")
     done = machine("estop", "--json")
     assert json.loads(done.out)["endpoints"][0]["user"]
+    has_shape(json.loads(done.out), shapes()["estop"])

@@ -156,21 +156,26 @@ async def test_a_stream_that_is_cut_goes_on_where_it_was(tmp_path: Path) -> None
     """[TPT-061, TPT-063, TPT-064]"""
     with running("http", tmp_path) as lab:
         async with open_proxy(port_of(lab)) as proxy:
-            await aside(_goes_on_where_it_was, proxy, trio.lowlevel.current_trio_token())
+            await aside(_goes_on_where_it_was, proxy, lab.ready["url"], trio.lowlevel.current_trio_token())
 
 
-def _goes_on_where_it_was(proxy: Proxy, token: trio.lowlevel.TrioToken) -> None:
-    with mhsd.connect(f"http://127.0.0.1:{proxy.port}") as client, client.session() as session:
-        with session.subscribe({"stream": "state", "resource_id": "world"}) as subscription:
-            steps(session, 2)
-            seen = states(subscription, 2)
-            for _ in range(3):
-                trio.from_thread.run_sync(proxy.cut, trio_token=token)
-                steps(session, 2)
-                seen += states(subscription, 2)
-        first = subscription.granted["seq_start"]
-        assert [event.seq for event in seen] == list(range(first, first + 8))
-        assert [event.payload["tick"] for event in seen] == list(range(1, 9))
+def _goes_on_where_it_was(proxy: Proxy, url: str, token: trio.lowlevel.TrioToken) -> None:
+    with (
+        mhsd.connect(url) as direct,
+        direct.session() as working,
+        mhsd.connect(f"http://127.0.0.1:{proxy.port}") as client,
+        client.session() as session,
+    ):
+        subscription = session.subscribe({"stream": "state", "resource_id": "world"})
+        steps(working, 2)
+        seen = states(subscription, 2)
+        for _ in range(3):
+            trio.from_thread.run_sync(proxy.cut, trio_token=token)
+            steps(working, 2)
+            seen += states(subscription, 2)
+    first = subscription.granted["seq_start"]
+    assert [event.seq for event in seen] == list(range(first, first + 8))
+    assert [event.payload["tick"] for event in seen] == list(range(1, 9))
 
 
 async def test_what_fell_off_while_a_client_was_away_is_a_gap(tmp_path: Path) -> None:

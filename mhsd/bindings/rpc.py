@@ -8,7 +8,6 @@ so that an unread body is never parsed as the next request [TPT-010, TPT-011, TP
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
@@ -164,25 +163,26 @@ class Connection:
             if asks_first:  # Nothing of it was sent, and now nothing will be.
                 raise self._too_large(limit)
             await self._refuse_long(b"", limit, peer)
-        body = bytearray()
-        until_mono_s = trio.current_time() + self._timeout_s
-        if asks_first:
-            go_on = h11.InformationalResponse(status_code=100, headers=[])
-            with trio.fail_after(self._timeout_s):
+        body, is_long = bytearray(), False
+        with trio.move_on_after(self._timeout_s) as self._receiving:
+            if asks_first:
+                go_on = h11.InformationalResponse(status_code=100, headers=[])
                 await self._stream.send_all(self._http.send(go_on) or b"")
-        while (piece := await self._piece(until_mono_s)) is not None:
-            body += piece
-            if len(body) > limit or self._chunks > limits.most_chunks(limit):
-                await self._refuse_long(bytes(body), limit, peer)
-        return bytes(body)
+            while (piece := await self._piece()) is not None:
+                body += piece
+                is_long = len(body) > limit or self._chunks > limits.most_chunks(limit)
+                if is_long:
+                    break
+            else:
+                return bytes(body)
+        if is_long:
+            await self._refuse_long(bytes(body), limit, peer)
+        raise self._interrupted("body")
 
-    async def _piece(self, until_mono_s: float) -> bytes | None:
-        """The next piece of the body, None at its end; Refused where it does not come by then."""
+    async def _piece(self) -> bytes | None:
+        """The next piece of the body, None at its end."""
         while (event := self._next_event()) is h11.NEED_DATA:
-            with trio.move_on_at(until_mono_s) as self._receiving:
-                self._http.receive_data(await self._read(_READ_BYTES))
-                continue
-            raise self._interrupted("body")
+            self._http.receive_data(await self._read(_READ_BYTES))
         if not isinstance(event, h11.Data):
             return None
         self._chunks += event.chunk_start
@@ -199,7 +199,7 @@ class Connection:
                 while left > 0 and self._chunks < most_chunks:
                     piece = None
                     with trio.move_on_after(limits.SEARCH_PAUSE_S):
-                        piece = await self._piece(math.inf)
+                        piece = await self._piece()
                     if piece is None:
                         break
                     left -= len(piece)
@@ -329,33 +329,35 @@ class Connection:
         if self._http.trailing_data[0]:
             # The next request is here already; whoever sends many at once must not keep the others waiting.
             await trio.lowlevel.checkpoint()
-        await self._write(data)
+        await self._write(data, len(data))
 
     async def begin(self, *headers: tuple[str, str]) -> None:
         """Send the head of a reply whose end is not known yet; `write` its body, then `end` it."""
         self.is_answering = True
         own = [*headers, ("Date", date(int(time.time()))), ("Connection", "close")]
         response = h11.Response(status_code=200, headers=own, reason=HTTPStatus.OK.phrase)
-        await self._write(self._http.send(response) or b"")
+        await self._write(self._http.send(response) or b"", _SLICE_BYTES)
 
     async def write(self, data: bytes) -> None:
-        """Send a piece of the body at once; raises TooSlowError at a client that has stopped reading."""
-        await self._write(self._http.send(h11.Data(data=data)) or b"")
+        """Send a piece of the body at once; raises TooSlowError at a client that has stopped reading.
+
+        One that reads slowly has its time for each slice, so that only a client that has stopped runs out of it.
+        """
+        await self._write(self._http.send(h11.Data(data=data)) or b"", _SLICE_BYTES)
 
     async def end(self) -> None:
         """End the body."""
-        await self._write(self._http.send(h11.EndOfMessage()) or b"")
+        await self._write(self._http.send(h11.EndOfMessage()) or b"", _SLICE_BYTES)
 
-    async def _write(self, data: bytes) -> None:
-        """Write all of it; raises TooSlowError at a client that does not read.
+    async def _write(self, data: bytes, slice_bytes: int) -> None:
+        """Write all of it; raises TooSlowError at a client that does not read a slice within the socket's timeout.
 
-        What the socket takes at once, which is mostly everything, costs no turn of the loop. A client that reads slowly
-        has its time for each slice of the rest; only one that has stopped runs out of it.
+        What the socket takes at once, which is mostly everything, costs no turn of the loop.
         """
         data = data[write_now(self._stream, data) :]
-        for at in range(0, len(data), _SLICE_BYTES):
+        for at in range(0, len(data), slice_bytes):
             with trio.fail_after(self._timeout_s):
-                await self._stream.send_all(data[at : at + _SLICE_BYTES])
+                await self._stream.send_all(data[at : at + slice_bytes])
 
     async def _refuse(self, refused: Refused) -> None:
         exchange = self.site.door.refuse(refused.fault, refused.status)

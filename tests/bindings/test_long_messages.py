@@ -66,6 +66,16 @@ async def test_a_stop_is_served_before_the_body_has_ended(client: Client, served
     assert served.door.entered == []
 
 
+async def test_a_stop_that_was_found_is_told_of_although_the_front_drains(
+    client: Client, served: Served
+) -> None:
+    await client.send(HEAD + b"Content-Length: 300000\r\n\r\n[" + STOP)
+    await until(lambda: bool(served.door.searches) and served.door.searches[0].has_found)
+    served.front.drain()
+    answer = await client.answer()
+    assert (answer.status, details(answer)) == (413, FOUND)
+
+
 async def test_a_body_without_a_stop_is_refused_and_what_follows_it_never_served(served: Served) -> None:
     client = await served.connect()
     answer = await client.post(b"[" + FILLER + b"{}]" + HEAD + b"Content-Length: 2\r\n\r\n{}")

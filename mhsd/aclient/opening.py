@@ -37,7 +37,7 @@ SCHEMES_WS = ("ws://", "wss://")
 
 @asynccontextmanager
 async def open_client(
-    endpoint: str | Sequence[str] | Endpoint | Dispatch,
+    url_or_argv: str | Sequence[str] | Endpoint | Dispatch,
     *,
     token_file: str | PathLike[str] | None = None,
     token: str | None = None,
@@ -61,7 +61,7 @@ async def open_client(
     hub = EventHub()
     async with background() as nursery:
         transport = await _transport(
-            endpoint, hub, nursery, token=token, tls=tls, peer=peer, attempts=attempts
+            url_or_argv, hub, nursery, token=token, tls=tls, peer=peer, attempts=attempts
         )
         client = AsyncClient(transport, nursery, hub, timeout_s=timeout_s, attempts=attempts, name=name)
         try:

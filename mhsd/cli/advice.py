@@ -1,4 +1,5 @@
-"""What to do, in the words of this program: an endpoint's advice names methods and parameters, a person types commands.
+"""What to do, in the words of this program: an endpoint's advice names methods and parameters, a person types
+commands [MHSD-8-13].
 
 Only text for people is changed; `--json` carries the endpoint's own words.
 """

@@ -1,4 +1,4 @@
-"""Where every command ends: what went wrong becomes one message and one exit code."""
+"""Where every command ends: what went wrong becomes one message and one exit code [MHSD-8-12]."""
 
 import os
 from collections.abc import Callable

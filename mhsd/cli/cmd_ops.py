@@ -1,4 +1,4 @@
-"""`ops`: the operations of this caller, one of them followed or cancelled [PROTO-030 to PROTO-033]."""
+"""`ops`: the operations of this caller, one of them followed or cancelled [PROTO-030 to PROTO-033, MHSD-8-11]."""
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence

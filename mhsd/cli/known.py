@@ -1,4 +1,4 @@
-"""The endpoints that this user knows: from MHS_ENDPOINTS and from the endpoints file [CORE-120].
+"""The endpoints that this user knows: from MHS_ENDPOINTS and from the endpoints file [CORE-120, MHSD-8-10].
 
 Listed does not mean trusted: nothing here authenticates an endpoint, and a token file is for its own entry alone
 [CORE-121, CORE-122]. Asking whether somebody serves there is in cmd_discover.py.

@@ -1,7 +1,7 @@
 """The registry: what a site's index file lists, and the drivers that ship with this program.
 
 The index is a local file for people to search; nothing is loaded, reached or trusted because it stands there, and no
-endpoint is asked (`mhs.registry.search` is no method of one) [TPT-050, PROTO-017].
+endpoint is asked (`mhs.registry.search` is no method of one) [TPT-050, PROTO-017, MHSD-8-14].
 """
 
 import os

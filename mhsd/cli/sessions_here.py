@@ -1,4 +1,4 @@
-"""The sessions that this user's commands have left open: a local record, because no endpoint lists sessions.
+"""The sessions that this user has left open: a local record, because no endpoint lists sessions [MHSD-8-11].
 
 The record is a convenience: where it cannot be written, nothing else suffers.
 """

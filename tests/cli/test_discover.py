@@ -212,7 +212,7 @@ def test_a_file_that_was_named_must_be_there_and_a_wrong_variable_is_named(tmp_p
 
 
 def test_a_name_of_the_file_brings_its_address_its_token_and_its_directory(tmp_path: Path) -> None:
-    """[CORE-122] The token file and the directory are relative to the endpoints file."""
+    """[CORE-122, MHSD-8-10] The token file and the directory are relative to the endpoints file."""
     site = tmp_path / "site"
     site.mkdir()
     (site / "secret").write_text("s3cret\n")

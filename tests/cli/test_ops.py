@@ -28,7 +28,7 @@ def shell(
 
 
 def test_what_runs_is_listed_shown_and_cancelled_to_the_safe_state(own: Daemon) -> None:
-    """From another command than the one that started it."""
+    """From another command than the one that started it [MHSD-8-11]."""
     assert own.ctl("ops", "--json").json == {"operations": []}
     assert own.ctl("ops").out == "nothing runs\n"
     started = own.ctl(*CONVEY, *AT_ONCE).json

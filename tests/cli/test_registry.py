@@ -64,6 +64,7 @@ def test_without_an_index_the_installed_drivers_are_listed(shell: Shell, words: 
 
 
 def test_the_index_comes_first_and_its_word_counts(shell: Shell, index: Path) -> None:
+    """[MHSD-8-14]"""
     entries = shell("registry", "--file", str(index), "--json").json["entries"]
     assert [entry["name"] for entry in entries][:3] == ["stage", "hall-2", "scpi-psu"]
     assert [entry["name"] for entry in entries].count("scpi-psu") == 1

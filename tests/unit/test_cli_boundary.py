@@ -29,7 +29,7 @@ def interrupted(*_: object) -> None:
 def test_ctrl_c_before_there_is_an_answer_is_one_document_and_130(
     shell: Shell, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
 ) -> None:
-    """With --json stdout holds one document, an interruption included [TPT-052, CORE-137]."""
+    """With --json stdout holds one document, an interruption included [TPT-052, CORE-137, MHSD-8-12]."""
     shell.endpoint()
     monkeypatch.setattr("mhsd.client.http.HttpTransport.exchange", interrupted)
     done = shell(*words, "--json")

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from mhsd.base.resources import drivers_dir, read_toml
+from mhsd.base.resources import ERROR_TABLE, drivers_dir, read_toml
+from mhsd.cli.advice import advice
 from mhsd.cli.render import progress_text, reading_lines, receipt_lines, unit_text, units_of
 from mhsd.cli.render_devices import device_lines, device_table, trust_of, trust_text
 from mhsd.cli.render_safety import status_lines, stop_lines
@@ -248,3 +249,33 @@ def test_devices_are_one_a_line() -> None:
 )
 def test_trust_is_only_what_the_endpoint_claims(hello: dict[str, Any], text: str) -> None:
     assert trust_text(trust_of(hello, DEVICE)) == text
+
+
+@pytest.mark.parametrize(
+    ("told", "shown"),
+    [
+        (
+            "Open one with mhs.session.open and use its session_id.",
+            "Open one with `mhsctl session open` and use its --session.",
+        ),
+        ("Follow it with mhs.operations.get.", "Follow it with `mhsctl ops ID`."),
+        ("then let an operator call mhs.safety.reset or", "then let an operator call `mhsctl reset` or"),
+        ("hello.limits.max_command_deadline_ms", "hello.limits.max_command_deadline_ms"),
+        ("use mhs.commandeer", "use mhs.commandeer"),
+        ("a\x1b[2Jb", "a\\x1b[2Jb"),
+    ],
+)
+def test_advice_names_what_a_person_can_type(told: str, shown: str) -> None:
+    """[MHSD-8-13] Methods become commands, parameters options, and nothing takes over the terminal."""
+    assert advice(told) == shown
+
+
+def test_no_advice_of_the_error_table_names_a_method_to_a_person() -> None:
+    """[MHSD-8-13] But for methods that no command stands for."""
+    without_command = ("mhs.snapshot", "mhs.restore", "mhs.unsubscribe")
+    for code in ERROR_TABLE["codes"].values():
+        for row in (code, *code.get("reasons", {}).values()):
+            shown = advice(row.get("remediation", ""))
+            for name in without_command:
+                shown = shown.replace(name, "")
+            assert "mhs." not in shown

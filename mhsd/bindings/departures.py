@@ -7,7 +7,8 @@ again. What a client has sent ahead stays where it is, in the socket, and hides 
 from __future__ import annotations
 
 import select
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import trio
 
@@ -24,15 +25,16 @@ class Departures:
         self._epoll = select.epoll()
         self._watched: dict[int, OnDeparture] = {}
 
-    def watch(self, descriptor: int, on_departure: OnDeparture) -> None:
-        """Tell of this socket's client until `forget`, which has to come before the socket is closed."""
-        self._watched[descriptor] = on_departure
+    @contextmanager
+    def watched(self, descriptor: int, on_departure: OnDeparture) -> Iterator[None]:
+        """Tell of this socket's client while the block lasts; the socket must be open at its end."""
         self._epoll.register(descriptor, select.EPOLLRDHUP | select.EPOLLET)
-
-    def forget(self, descriptor: int) -> None:
-        """Tell nothing more of this socket."""
-        del self._watched[descriptor]
-        self._epoll.unregister(descriptor)
+        self._watched[descriptor] = on_departure
+        try:
+            yield
+        finally:
+            del self._watched[descriptor]
+            self._epoll.unregister(descriptor)
 
     async def run(self) -> None:
         """Tell of departures until cancelled."""

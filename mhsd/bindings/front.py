@@ -166,12 +166,10 @@ class Front:
         if self._draining:
             return
         self._connections[connection] = lane
-        descriptor = sock.fileno()
-        self._departures.watch(descriptor, connection.note_departure)
         try:
-            await connection.run()
+            with self._departures.watched(sock.fileno(), connection.note_departure):
+                await connection.run()
         finally:
-            self._departures.forget(descriptor)
             del self._connections[connection]
 
     def _note_answered(self) -> None:

@@ -258,14 +258,18 @@ class Bench:
         for name in bindings.BINDINGS:
             state = self.state_dir("state")
             mhsd = [*MHSD, "--state-dir", str(state), *UNLIMITED]
-            bindings.compare(name, mhsd, daemon_options(state), WORK, self.rounds, self.seconds, self.report)
+            report = self.reporting(name)
+            bindings.compare(name, mhsd, daemon_options(state), WORK, self.rounds, self.seconds, report)
 
     def events(self) -> None:
         """How long events take to one client, to a hundred and to five hundred."""
         seconds = max(1.0, 2 * self.rounds * self.seconds / 3)
-        bindings.deliver(
-            [*MHSD, *UNLIMITED], daemon_options(self.state_dir("state")), WORK, seconds, self.report
-        )
+        options = daemon_options(self.state_dir("state"))
+        bindings.deliver([*MHSD, *UNLIMITED], options, WORK, seconds, self.reporting("http"))
+
+    def reporting(self, binding: str) -> bindings.Report:
+        """Print a figure of a binding with the options that its daemon was started with."""
+        return partial(self.report, options=" ".join([*UNLIMITED, *bindings.BINDINGS[binding].options]))
 
     def ledger(self) -> None:
         """What a long chain costs: the same commands after 1000 receipts and after many, and its check."""

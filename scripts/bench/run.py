@@ -267,7 +267,7 @@ class Bench:
         options = daemon_options(self.state_dir("state"))
         bindings.deliver([*MHSD, *UNLIMITED], options, WORK, seconds, self.reporting("http"))
 
-    def reporting(self, binding: str) -> bindings.Report:
+    def reporting(self, binding: str) -> Callable[..., None]:
         """Print a figure of a binding with the options that its daemon was started with."""
         return partial(self.report, options=" ".join([*UNLIMITED, *bindings.BINDINGS[binding].options]))
 

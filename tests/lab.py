@@ -308,6 +308,7 @@ class WsWire(ConnectionWire):
         request = Request(host=host, target=f"/{target}", subprotocols=["mhs.v1"], extra_headers=headers)
         self._socket.sendall(self._protocol.send(request))
         self._ended, self.closed = False, None
+        self._others, self.events = queue.Queue(), queue.Queue()
         first = next(self._frames())
         assert isinstance(first, AcceptConnection), first
         self._listen()

@@ -73,10 +73,11 @@ class Conversation:
             trio.lowlevel.ParkingLot()
         )  # Whoever waits for messages, for fewer of them or for the end.
 
-    async def run(self) -> None:
-        """Enter and answer what is taken in, and deliver events, until cancelled."""
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Enter and answer what is taken in from `started` on, and deliver events, until cancelled."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
+            task_status.started()
             nursery.start_soon(self.outgoing.run)
             nursery.start_soon(self._enter_backlog)
             if self._peer.events is not None:

@@ -67,7 +67,7 @@ class Stdio:
             try:
                 with self._serving:
                     async with trio.open_nursery() as nursery:
-                        nursery.start_soon(self._talk.run)
+                        await nursery.start(self._talk.run)
                         with self._reading:
                             await self._read()
                         self.ended.set()

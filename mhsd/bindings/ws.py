@@ -148,7 +148,7 @@ class WebSocket:
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
-                nursery.start_soon(self._talk.run)
+                await nursery.start(self._talk.run)
                 nursery.start_soon(self._read)
                 await self._socket.accept(SUBPROTOCOL)
                 self._wire.open()

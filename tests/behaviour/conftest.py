@@ -42,7 +42,6 @@ OVER_WEBSOCKET = frozenset(
         "test_batches",
         "test_estop",
         "test_events",
-        "test_idempotency",
         "test_operations",
         "test_sessions",
         "test_shutdown",

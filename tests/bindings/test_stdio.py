@@ -258,6 +258,23 @@ async def on_pipes(nursery: trio.Nursery) -> AsyncIterator[PipeSession]:
         await session.drain.aclose()
 
 
+async def test_a_stop_that_is_there_before_the_binding_is_served() -> None:
+    """[CORE-076]"""
+    # Which of two tasks that can run runs first is a matter of chance, so one try would show little.
+    for _ in range(30):
+        session = PipeSession()
+        stop = call("wait", note="mhs.safety.estop")
+        session.door.released.set()
+        await session.feed.send_all(stop + b"\n")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(session.binding.serve)
+            with trio.fail_after(10):
+                assert await session.drain.receive_some(65536) == stop + b"\n"
+            await session.binding.finish(patience_s=0)
+        await session.feed.aclose()
+        await session.drain.aclose()
+
+
 async def test_answers_that_fill_the_pipe_are_not_mixed_with_others(on_pipes: PipeSession) -> None:
     bodies = [call("large" if number % 5 == 0 else "echo", number, bytes=300_000) for number in range(50)]
     for body in bodies:  # Each in a chunk of its own, so that both ways of entering and of writing are used.

@@ -32,6 +32,7 @@ _SPOKEN = {
     "params.device_id": "--device",
     "params.resource": "--resource",
     "device_ids": "--device",
+    "filter.revision": "--revision",
     "expected_revision": "--expect-revision",
     "permit_id": "--permit",
     "command_id": "--command-id",

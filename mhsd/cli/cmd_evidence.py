@@ -17,6 +17,7 @@ from mhsd.cli.boundary import UsageProblem
 from mhsd.cli.command import DeviceOption, client_command
 from mhsd.cli.inputs import json_file
 from mhsd.cli.link import Link
+from mhsd.cli.progress import Progress
 from mhsd.cli.targets import named
 from mhsd.cli.terminal import Paint, emit, plain, say, table, value
 from mhsd.client.client import Client
@@ -72,7 +73,7 @@ def evidence(
         export = _take(iter([bundle]), output, public_key, kept, verify=verify, keep=True)
     else:
         with link.client() as client:
-            pages = exported_pages(client, _selection(client, device, session))
+            pages = _shown_on_the_way(exported_pages(client, _selection(client, device, session)))
             keep = output is None and not verify
             export = _take(pages, output, public_key, kept, verify=verify, keep=keep)
     if link.json:
@@ -100,6 +101,21 @@ def _selection(client: Client, device: str | None, session: str | None) -> dict[
     if session is not None:
         selection["session_id"] = session
     return selection
+
+
+def _shown_on_the_way(pages: Iterator[Bundle]) -> Iterator[Bundle]:
+    """The pages; a terminal's stderr says how many receipts are there already [MHSD-8-05]."""
+    progress = Progress("evidence")
+    count = 0
+    try:
+        for page in pages:
+            receipts = page.get("receipts")
+            count += len(receipts) if isinstance(receipts, list) else 0
+            if page.get("truncation"):
+                progress.tell(f"{count} receipts")
+            yield page
+    finally:
+        progress.clear()
 
 
 def _take(

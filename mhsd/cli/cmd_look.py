@@ -114,6 +114,10 @@ def read(
     field: Annotated[
         list[str] | None, typer.Option("--field", metavar="NAME", help="only this field; may be repeated")
     ] = None,
+    revision: Annotated[
+        int | None,
+        typer.Option("--revision", metavar="N", min=0, help="the state that a replay device recorded then"),
+    ] = None,
     session: SessionOption = None,
 ) -> int:
     """The current state of one resource, with units."""
@@ -126,8 +130,13 @@ def read(
         )
         device_id = str(target["device_id"])
         used = Session(client, session) if session is not None else open_session(client, [target], [])
+        params: dict[str, Any] = {"resource_id": resource, "device_id": device_id}
+        if field:
+            params["fields"] = field
+        if revision is not None:
+            params["filter"] = {"revision": revision}
         try:
-            reading = used.read(resource, device_id, field or ())
+            reading = used.call("mhs.resource.read", params)
         finally:
             if session is None:
                 close_quietly(used)

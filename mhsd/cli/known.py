@@ -81,7 +81,7 @@ def _read(path: Path) -> list[Known]:
 
 def _entry(path: Path, number: int, entry: Mapping[str, str]) -> Known:
     place = _parsed(entry["url"], f"{path}: /endpoints/{number}/url")
-    directory = path.resolve().parent
+    directory = path.absolute().parent
     cwd = str(directory / entry["cwd"]) if "cwd" in entry else None
     if isinstance(place, StdioEndpoint):
         place = place._replace(cwd=cwd)

@@ -1,4 +1,4 @@
-"""How far an operation is, on one line of a terminal's stderr [MHSD-8-05]."""
+"""How far something is, on one line of a terminal's stderr [MHSD-8-05]."""
 
 import sys
 import time
@@ -21,9 +21,12 @@ class Progress:
 
     def show(self, receipt: Receipt) -> None:
         """Replaces the line by what `receipt` says."""
+        progress = receipt.get("progress")
+        self.tell(progress_text(progress if isinstance(progress, dict) else {}))
+
+    def tell(self, text: str) -> None:
+        """Replaces the line by this text."""
         if self.enabled:
-            progress = receipt.get("progress")
-            text = progress_text(progress if isinstance(progress, dict) else {})
             seconds = time.monotonic() - self._since_mono_s
             sys.stderr.write(f"\r\x1b[2K{self._name}  {text}  {seconds:.0f} s")
             sys.stderr.flush()

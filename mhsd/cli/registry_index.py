@@ -56,7 +56,7 @@ def _resolved(entry: Entry, path: Path) -> Entry:
     """The entry with its source, and a target that is a path as seen from anywhere."""
     target = entry.get("target")
     if isinstance(target, str) and "/" in target:
-        entry = {**entry, "target": str(path.resolve().parent / target)}
+        entry = {**entry, "target": str(path.absolute().parent / target)}
     return {**entry, "source": str(path)}
 
 

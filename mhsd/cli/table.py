@@ -78,7 +78,11 @@ COMMANDS = (
         cmd_look.read,
         "read the current state of a resource",
         "",
-        ("mhsctl read belt", "mhsctl read belt --field position_mm --json"),
+        (
+            "mhsctl read belt",
+            "mhsctl read belt --field position_mm --json",
+            "mhsctl read chamber --device replay-thermal --revision 3",
+        ),
     ),
     Command(
         "watch",

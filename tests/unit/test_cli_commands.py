@@ -514,6 +514,28 @@ def test_evidence_is_paged_into_one_bundle(shell: Shell, tmp_path: Path) -> None
     assert list(tmp_path.iterdir()) == [file]
 
 
+def test_a_long_export_shows_on_a_terminal_how_far_it_is(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[MHSD-8-05] And nothing of it on stdout."""
+    cut = {"receipts": [{"receipt_id": "A"}], "truncation": {"next_since_receipt": "A"}}
+    shell.endpoint(
+        evidence_export=lambda r: {**cut, **({"truncation": None} if "since_receipt" in r.params else {})}
+    )
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    done = shell("evidence", "--json")
+    assert len(done.json["receipts"]) == 2
+    assert done.err.startswith("\r\x1b[2Kevidence  1 receipts")
+    assert done.err.endswith("\r\x1b[2K")
+
+
+def test_a_recorded_revision_is_asked_for_by_its_number(shell: Shell) -> None:
+    tiny = shell.endpoint(resource_read=lambda _: {"revision": 3, "state": {"speed": 7}})
+    assert shell("read", "belt", "--revision", "3", "--field", "speed").code == 0
+    request = next(each for each in tiny.requests if each.method == "mhs.resource.read")
+    assert (request.params["filter"], request.params["fields"]) == ({"revision": 3}, ["speed"])
+
+
 @pytest.mark.parametrize("output", ["", "fifo"])
 def test_a_bundle_takes_the_place_of_no_device(
     shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output: str

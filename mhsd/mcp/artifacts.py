@@ -84,7 +84,7 @@ def within_frame(result: Mapping[str, Any], artifacts: Artifacts, max_bytes: int
     else:
         shown = short = {"artifacts": [_reference(whole, artifacts)]}
     return {
-        "content": [{"type": "text", "text": f"{json_line(shown)}\n{_NOTE}"}],
+        "content": [{"type": "text", "text": text} for text in (json_line(shown), _NOTE)],
         "structuredContent": short,
         "isError": result["isError"],
     }

@@ -27,14 +27,14 @@ class Asked:
 def receipt_result(receipt: Mapping[str, Any], asked: Asked) -> dict[str, Any]:
     """A command's result: its receipt, whatever the status, is an outcome and no error [TPT-038].
 
-    The text is the receipt's JSON on the first line and a summary for people on the second, which has no braces,
-    so that the JSON can be cut out by its first and last brace.
+    The first text block is the receipt's JSON and nothing else, so that any reader can parse it; the second is a
+    line for people.
     """
     structured: dict[str, Any] = {"receipt": receipt, "mhs_error": None}
     operation = operation_of(receipt, asked)
     if operation is not None:
         structured["operation"] = operation
-    return _result(f"{json_line(receipt)}\n{summary_of(receipt)}", structured)
+    return _result(structured, json_line(receipt), summary_of(receipt))
 
 
 def safety_result(receipt: Mapping[str, Any]) -> dict[str, Any]:
@@ -44,7 +44,7 @@ def safety_result(receipt: Mapping[str, Any]) -> dict[str, Any]:
 
 def document_result(document: Mapping[str, Any]) -> dict[str, Any]:
     """A fixed tool's result: the document itself, as text and structured."""
-    return _result(json_line(document), document)
+    return _result(document, json_line(document))
 
 
 def fault_result(fault: Fault) -> dict[str, Any]:
@@ -65,7 +65,7 @@ def error_result(message: str, data: Mapping[str, Any]) -> dict[str, Any]:
             "The same call may be repeated." if data.get("retryable") else None,
         ]
         text = "\n".join([text, " ".join(sentence for sentence in advice if sentence)]).rstrip()
-    return _result(text, {"receipt": None, "mhs_error": data}, is_error=True)
+    return _result({"receipt": None, "mhs_error": data}, text, is_error=True)
 
 
 def input_invalid(errors: Sequence[Mapping[str, str]]) -> Fault:
@@ -104,7 +104,7 @@ def _unknown_receipt_id(receipt: Mapping[str, Any]) -> Any:
 
 
 def summary_of(receipt: Mapping[str, Any]) -> str:
-    """The receipt in one line for a person, without braces and line breaks."""
+    """The receipt in one line for a person; without braces, for readers that join the text blocks."""
     status = receipt.get("status")
     parts = [f"{status}: {receipt.get('capability_id')} on {receipt.get('device_id')}"]
     error = receipt.get("error")
@@ -140,9 +140,9 @@ _PLAIN = str.maketrans({"{": "(", "}": ")"})
 _LINE_BREAKS = {"\u0085": "\\u0085", "\u2028": "\\u2028", "\u2029": "\\u2029"}
 
 
-def _result(text: str, structured: Mapping[str, Any], *, is_error: bool = False) -> dict[str, Any]:
+def _result(structured: Mapping[str, Any], *texts: str, is_error: bool = False) -> dict[str, Any]:
     return {
-        "content": [{"type": "text", "text": text}],
+        "content": [{"type": "text", "text": text} for text in texts],
         "structuredContent": structured,
         "isError": is_error,
     }

@@ -227,9 +227,9 @@ def receipt_of(result: Mapping[str, Any]) -> dict[str, Any]:
     receipt: dict[str, Any] = structured["receipt"]
     assert structured["mhs_error"] is None
     check_result("mhs.command", receipt)
-    text = result["content"][0]["text"]
-    assert json.loads(text.splitlines()[0]) == receipt
-    assert text.splitlines()[1].startswith(receipt["status"])
+    first, second = (block["text"] for block in result["content"])
+    assert json.loads(first) == receipt
+    assert second.startswith(receipt["status"])
     assert ("operation" in structured) == ("operation_id" in receipt)
     return receipt
 

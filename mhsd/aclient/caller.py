@@ -17,7 +17,7 @@ from mhsd.base.ids import Ids
 from mhsd.client import calls
 from mhsd.client.backoff import ATTEMPTS, Backoff
 from mhsd.client.calls import Agreed
-from mhsd.client.errors import MHSError
+from mhsd.client.errors import MHSError, OutcomeUnknown
 from mhsd.client.pacing import Pace
 from mhsd.client.transport import Answer, Lost, NotSent
 
@@ -95,10 +95,17 @@ class AsyncCaller:
         question whose connection broke is asked once more. Cancelling the wait cancels nothing at the endpoint.
         """
         if method not in calls.BEFORE_HELLO:
-            await self.hello()
+            await self._hello_first()
         deadline_s = self.timeout_s if deadline_s is None else deadline_s
         params, wait_s = calls.budget(method, params, deadline_s, self._agreed)
         return await self._call(method, params, wait_s)
+
+    async def _hello_first(self) -> None:
+        try:
+            await self.hello()
+        except OutcomeUnknown as lost:
+            # Whoever waits for a command must not take a lost hello for a lost command.
+            raise calls.unsent(NotSent(lost.message)) from None
 
     async def _call(
         self, method: str, params: Mapping[str, Any], wait_s: float, send: Send | None = None

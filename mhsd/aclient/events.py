@@ -15,6 +15,7 @@ import trio
 from mhsd.base.clock import Clock, rfc3339
 from mhsd.client.continuity import Backlog
 from mhsd.client.documents import Event
+from mhsd.client.errors import MHSError
 from mhsd.client.requests import member
 
 MOST_EARLY = 1024
@@ -47,7 +48,11 @@ class AsyncSubscription:
         return self
 
     async def __aexit__(self, kind: object, problem: BaseException | None, trace: object) -> None:
-        await self._end(self)
+        try:
+            await self._end(self)
+        except MHSError:
+            if problem is None:
+                raise
 
     async def aclose(self) -> dict[str, Any]:
         """Ends it. Returns `{seq_end, delivered, dropped}`; {} when it was over already."""

@@ -59,7 +59,10 @@ class Connection:
     def rest(self) -> bool:
         """Makes ready for another request; False where the response was the last one of this connection."""
         self._used_mono_s = trio.current_time()
-        if self._h11.our_state is not h11.DONE or self._h11.their_state is not h11.DONE:
+        has_more = bool(
+            self._h11.trailing_data[0]
+        )  # Bytes that answer nothing would answer the next request.
+        if has_more or self._h11.our_state is not h11.DONE or self._h11.their_state is not h11.DONE:
             return False
         self._h11.start_next_cycle()
         return True

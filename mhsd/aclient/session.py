@@ -6,6 +6,7 @@ to be unknown [TPT-062]. Cancelling a wait never cancels what the device does: t
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Self
@@ -23,6 +24,8 @@ from mhsd.client.requests import DEFAULT_DEADLINE_MS, Stream, given
 if TYPE_CHECKING:
     from mhsd.aclient.client import AsyncClient
     from mhsd.aclient.events import AsyncSubscription
+
+log = logging.getLogger("mhsd.client")
 
 POLL_S = 0.05
 MOST_POLL_S = 1.0
@@ -68,7 +71,7 @@ class AsyncSession:
         return self
 
     async def __aexit__(self, kind: object, problem: BaseException | None, trace: object) -> None:
-        with trio.move_on_after(CLOSE_S, shield=True):
+        with trio.move_on_after(CLOSE_S, shield=True) as patience:
             try:
                 await self.close()
             except SessionError:
@@ -76,6 +79,12 @@ class AsyncSession:
             except MHSError:
                 if problem is None:
                     raise
+        if patience.cancelled_caught:
+            log.warning(
+                "%s did not close session %s in time; it will expire",
+                self.client.transport.url,
+                self.session_id,
+            )
 
     @property
     def mode(self) -> str:
@@ -243,8 +252,6 @@ class AsyncSession:
                 pause_s = min(MOST_POLL_S, pause_s * 1.5)
                 receipt = await self.operation(receipt.operation_id)
         return receipt
-
-    follow = wait
 
     async def cancel(self, operation: str | Mapping[str, Any], *, deadline_s: float | None = None) -> Receipt:
         """Stops an operation, given by its id or a receipt; the answer may still be `running`, for `wait`

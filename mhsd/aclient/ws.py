@@ -158,6 +158,8 @@ class WsTransport:
         self._attempts = attempts
         self._greet: Greet | None = None
         self._current: Link | None = None
+        self._greeted: Link | None = None
+        """The connection on which hello was said."""
         self._connecting = trio.Lock()
         self._is_closed = False
 
@@ -183,31 +185,41 @@ class WsTransport:
         return await link.exchange(request_id, body, left_s, urgent=urgent)
 
     async def _exchange_alone(self, request_id: str, body: bytes, timeout_s: float) -> Answer:
-        link = await self._open()
+        until_mono_s = trio.current_time() + timeout_s
+        link: Link | None = None
+        with trio.move_on_at(until_mono_s):
+            link = await self._open()
+        if link is None:
+            raise NotSent(f"{self.url} took no connection within {timeout_s:g} s")
         try:
-            return await link.exchange(request_id, body, timeout_s, urgent=True)
+            left_s = max(0.001, until_mono_s - trio.current_time())
+            return await link.exchange(request_id, body, left_s, urgent=True)
         finally:
             with trio.CancelScope(shield=True, deadline=trio.current_time() + CLOSE_S):
                 await link.aclose()
 
     async def _link(self) -> Link:
-        """The connection that there is, or a new one, on which hello has been said."""
+        """The connection that there is, or a new one; hello has been said on it, if it has been said at all."""
         async with self._connecting:
-            if self._current is not None and self._current.why_broken is None:
-                return self._current
-            link = await self._open()
-            try:
-                if self._greet is not None:
-                    await self._greet(link.exchange)
-            except (OutcomeUnknown, TransportError) as problem:
-                # Hello got lost: of the call that waits for this connection nothing has left.
-                link.fail(str(problem))
-                raise NotSent(str(problem)) from None
-            except BaseException:
-                link.fail("hello was refused")
-                raise
+            link = self._current
+            if link is None or link.why_broken is not None:
+                link = await self._open()
+            if self._greet is not None and link is not self._greeted:
+                await self._say_hello(self._greet, link)
             self._current = link
             return link
+
+    async def _say_hello(self, greet: Greet, link: Link) -> None:
+        try:
+            await greet(link.exchange)
+        except (OutcomeUnknown, TransportError) as problem:
+            # Hello got lost: of the call that waits for this connection nothing has left.
+            link.fail(str(problem))
+            raise NotSent(str(problem)) from None
+        except BaseException:
+            link.fail("hello was refused")
+            raise
+        self._greeted = link
 
     async def _open(self) -> Link:
         if self._is_closed:

@@ -148,6 +148,14 @@ async def test_an_endpoint_that_is_gone_is_told_at_once(client: AsyncClient, pro
     await session.close()
 
 
+async def test_a_connection_that_began_without_a_hello_gets_one_when_it_is_needed(
+    client: AsyncClient,
+) -> None:
+    assert (await client.call("mhs.safety.status", {"device_id": CONVEYOR}))["device_id"] == CONVEYOR
+    async with client.session() as session:
+        assert (await session.read("world"))["state"]
+
+
 async def test_bytes_that_come_singly_make_no_difference(client: AsyncClient, proxy: Proxy) -> None:
     proxy.to_client.split = proxy.to_endpoint.split = 3
     async with client.session() as session, await session.subscribe("state") as states:
@@ -170,6 +178,22 @@ async def test_what_the_network_doubles_runs_once(
         proxy.to_endpoint.copies = 1
         assert (await session.read("world"))["revision"] == receipt.revision
     assert await executions_of(direct, command_id) == ["completed"]
+
+
+async def test_answers_that_the_network_doubles_are_each_taken_once(
+    client: AsyncClient, direct: AsyncClient, proxy: Proxy
+) -> None:
+    """[TPT-062] An answer that comes again is not the answer to what is asked next."""
+    session = await client.open_session()
+    await session.read("world")
+    proxy.to_client.copies = 2
+    with trio.fail_after(PATIENCE_S):
+        receipts = [await session.invoke(STEP, {"ticks": 1}) for _ in range(5)]
+    assert [receipt.status for receipt in receipts] == ["completed"] * 5
+    for receipt in receipts:
+        assert await executions_of(direct, receipt["command_id"]) == ["completed"]
+    session.forget()
+    await AsyncSession(direct, session.session_id, [CONVEYOR]).close()
 
 
 async def test_an_emergency_stop_does_not_wait_for_a_connection_that_is_stuck(

@@ -159,6 +159,21 @@ async def test_a_refusal_for_the_rate_is_waited_for_within_the_deadline(autojump
     assert refused.value.mhs_code == "MHS.LIMIT.RATE_EXCEEDED"
 
 
+async def test_a_hello_that_got_lost_is_no_lost_command() -> None:
+    class Deaf(Scripted):
+        async def greet(self, greet: Greet) -> None:
+            async def lose(request_id: str, body: bytes, timeout_s: float) -> Answer:
+                await trio.lowlevel.checkpoint()
+                raise Lost("cut")
+
+            await greet(lose)
+
+    transport = Deaf()
+    with pytest.raises(TransportError, match="nothing was sent"):
+        await AsyncCaller(transport).call("mhs.command")
+    assert transport.sent == []
+
+
 async def test_hello_is_said_once_however_many_ask() -> None:
     greeted = []
 

@@ -86,7 +86,8 @@ class Subscriptions:
 
         On a `connection` they are held back until `release`: the reply to the request comes first.
         """
-        manifests = {name: self.devices[name].host.manifest for name in session.device_ids}
+        named = session.device_ids if params.device_id is None else [params.device_id]
+        manifests = {name: self.devices[name].host.manifest for name in named}
         selections = select(params.streams, manifests)
         mine = self._sessions.setdefault(session.session_id, _OfSession())
         if len(mine.subscriptions) >= self._max_subscriptions:

@@ -95,6 +95,23 @@ def test_a_device_that_the_session_does_not_cover_is_refused(limited: Lab, devic
         session.close()
 
 
+def test_without_a_device_every_one_of_the_session_is_meant(limited: Lab) -> None:
+    """[EVT-002]"""
+    session = limited.open(ttl_s=60, device_ids=[CONVEYOR, SECOND])
+    try:
+        belt = {"stream": "state", "resource_id": "belt"}
+        for streams, more, meant in (
+            ([belt], {}, [CONVEYOR, SECOND]),
+            ([belt], {"device_id": SECOND}, [SECOND]),
+            ([{**belt, "device_id": CONVEYOR}, belt, belt], {}, [CONVEYOR, SECOND]),
+        ):
+            grant = subscribe(session, *streams, **more)
+            assert [each["device_id"] for each in grant["streams"]] == meant
+            assert {each["resource_id"] for each in grant["streams"]} == {"belt"}
+    finally:
+        session.close()
+
+
 @pytest.mark.parametrize(
     ("members", "field"),
     [

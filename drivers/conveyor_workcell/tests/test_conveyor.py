@@ -131,6 +131,7 @@ async def test_convey_ends_at_exactly_the_distance_and_takes_its_time(
     second = await conveyor.invoke(call(CONVEY, distance_mm=1, speed_mm_s=7))
     assert second.output == {"position_mm": 334.3}
     assert (await state(conveyor))["belt"] == {"speed_mm_s": 0.0, "position_mm": 334.3, "running": False}
+    assert not conveyor.telemetry_flows("belt")
 
 
 async def test_convey_reports_progress_that_never_falls_and_ends_at_100(
@@ -151,6 +152,7 @@ async def test_the_belt_runs_while_it_conveys_and_keeps_its_configured_speed(
     nursery.start_soon(conveyor.invoke, call(CONVEY, distance_mm=100, speed_mm_s=50))
     await trio.sleep(1.01)
     assert (await state(conveyor))["belt"] == {"speed_mm_s": 400, "position_mm": 50.0, "running": True}
+    assert conveyor.telemetry_flows("belt")
 
 
 async def test_a_cancelled_convey_stands_at_the_last_step_it_reached(

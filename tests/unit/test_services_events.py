@@ -1,6 +1,7 @@
 """Events from their sources to a consumer, inside the endpoint: what black-box tests can only wait for."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from mhsd.driver import DriverFailed, Reading
 from mhsd.driver.loader import load_target
 from tests.unit.events_lab import CONVEYOR, Client, checked, host_of, of, served
 
+BENCH = str(Path(__file__).parent.parent / "behaviour" / "bench")
 STATE = [{"stream": "state"}]
 BELT = [{"stream": "telemetry", "resource_id": "belt"}]
 CONVEY = "cap.motion.convey.v1"
@@ -131,6 +133,20 @@ async def test_an_interlock_that_opens_by_itself_is_told(autojump_clock: trio.te
             {"kind": "interlock.opened", "interlock_id": "door_closed", "hard": True},
             {"kind": "interlock.closed", "interlock_id": "door_closed", "hard": True},
         ]
+
+
+async def test_a_field_that_moves_by_itself_is_told_of_and_moves_neither_revision_nor_hash(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """[PROTO-023, EVT-005]"""
+    async with served(load_target(BENCH, backend="fake", options={})) as endpoint:
+        client = await Client(endpoint).open()
+        await client.subscribe([{"stream": "state", "resource_id": "left"}])
+        await trio.sleep(2)
+        events = client.taken()
+        assert 9 <= len(events) <= 11, "two seconds at 5 Hz"
+        assert len({event["payload"]["reads"] for event in events}) == len(events)
+        assert len({(event["revision"], event["state_hash"]) for event in events}) == 1
 
 
 # Telemetry.
@@ -426,6 +442,18 @@ async def test_the_log_has_the_records_about_the_device_and_no_others(
         ]
         assert all(len(record["message"]) <= 2000 for record in records)
         assert "a secret" not in str(records)
+
+
+async def test_no_event_holds_what_the_manifest_declares_as_secret() -> None:
+    """[EVID-002, EVT-005]"""
+    async with served(load_target(BENCH, backend="fake", options={})) as endpoint:
+        client = await Client(endpoint).open()
+        await client.subscribe([{"stream": "events"}, {"stream": "progress"}, {"stream": "log"}])
+        receipt = await client.command("x-cap.test.identify.v1", {})
+        assert receipt["redacted_fields"] == ["/output/serial"]
+        events = await client.settled()
+        assert of(events, "events")
+        assert "4711" not in str(events)
 
 
 # Safety.

@@ -1,7 +1,9 @@
 """The MCP server as a process: sessions, deadlines, what is cancelled when, and the endpoint behind it all."""
 
 import json
+import shutil
 import socket
+from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,8 @@ from tests.lab import Lab, RpcError, ask_until, running, ulid
 from tests.mcp.conftest import Start
 from tests.mcp.wire import CONVEYOR, MHSD, NAMED, PATIENCE_S, UNHURRIED, McpProcess, mhs_error_of, receipt_of
 
+DRIVERS = Path(__file__).parents[2] / "drivers"
+
 LONG = {"distance_mm": 100_000, "speed_mm_s": 100}
 """A motion of 1000 s, so that a test ends it and nothing else does."""
 
@@ -21,8 +25,20 @@ SHORT_LIVED = ("--session-max-ttl-s", "1")
 
 
 @pytest.fixture
-async def server(start: Start) -> McpProcess:
+async def own(start: Start) -> McpProcess:
+    """A server with the conveyor in its own process."""
     return await start()
+
+
+@pytest.fixture(params=["in process", "elsewhere"])
+async def server(request: pytest.FixtureRequest, start: Start, tmp_path: Path) -> AsyncIterator[McpProcess]:
+    """A server with the conveyor in its own process, and one of an endpoint that runs elsewhere."""
+    if request.param == "in process":
+        yield await start()
+        return
+    (tmp_path / "elsewhere").mkdir()
+    with running("http", tmp_path / "elsewhere", *UNHURRIED) as lab:
+        yield await start("-e", lab.ready["url"])
 
 
 async def moving(server: McpProcess, **arguments: Any) -> str | int:
@@ -45,6 +61,14 @@ async def count(server: McpProcess) -> int:
 
 
 # Sessions
+
+
+async def test_the_agent_has_the_name_of_its_host(start: Start) -> None:
+    """[TPT-036, TPT-048]"""
+    server = await start(initialize=False)
+    await server.initialize(name="a host")
+    receipt = await server.receipt("world_step", {"ticks": 1})
+    assert receipt["principal"] == {"id": "agent:mcp/a host", "kind": "agent"}
 
 
 async def test_a_session_lives_as_long_as_a_call_or_an_operation_is_open_in_it(start: Start) -> None:
@@ -188,7 +212,7 @@ async def test_a_short_command_is_cancelled_too(server: McpProcess) -> None:
     await cancel(server, call)
     receipt = receipt_of(await server.answer(call))
     assert receipt["status"] == "cancelled"
-    assert receipt["cancellation"]["requested_by"] == "agent:mcp/tests"
+    assert receipt["cancellation"]["requested_by"] == receipt["principal"]["id"]
 
 
 async def test_many_calls_that_are_cancelled_at_once_have_one_response_each(server: McpProcess) -> None:
@@ -232,6 +256,25 @@ async def test_an_operation_that_there_is_not_is_unknown(server: McpProcess) -> 
         assert error["mhs_code"] == "MHS.OPERATION.UNKNOWN"
 
 
+# The streams
+
+
+async def test_a_driver_that_prints_does_not_disturb_the_protocol(start: Start, tmp_path: Path) -> None:
+    """[TPT-005]"""
+    package = tmp_path / "noisy"
+    shutil.copytree(DRIVERS / "conveyor_workcell", package, ignore=shutil.ignore_patterns("tests"))
+    with (package / "driver.py").open("a") as file:
+        file.write(
+            "\nimport os\nprint('{\"jsonrpc\": \"2.0\"}', flush=True)\nos.write(1, b'noise\\n')\n"
+            "os.system('echo from a child; cat')\n"
+        )
+    server = await start(str(package))
+    assert (await server.receipt("world_step", {"ticks": 1}))["status"] == "completed"
+    assert await server.end() == 0
+    for noise in ('{"jsonrpc": "2.0"}', "noise", "from a child"):
+        assert noise in server.stderr()
+
+
 # The order
 
 
@@ -262,10 +305,10 @@ async def test_a_stop_in_a_message_that_is_refused_stops(server: McpProcess, lin
 
 
 async def test_somebody_at_the_machine_can_stop_what_a_model_has_started(
-    server: McpProcess, tmp_path: Path
+    own: McpProcess, tmp_path: Path
 ) -> None:
     """[MHSD-9a-54]"""
-    motion = await moving(server)
+    motion = await moving(own)
     (path,) = (tmp_path / "run").glob("mcp-*.sock")
     stop = {"jsonrpc": "2.0", "id": 1, "method": "mhs.safety.estop", "params": {"reason": "a person"}}
     body = json.dumps(stop).encode()
@@ -274,7 +317,7 @@ async def test_somebody_at_the_machine_can_stop_what_a_model_has_started(
         await stream.send_all(head + b"Content-Length: %d\r\nConnection: close\r\n\r\n" % len(body) + body)
         answer = b"".join([bytes(chunk) async for chunk in stream])
     assert b'"completed"' in answer
-    assert receipt_of(await server.answer(motion))["cancellation"]["reason"] == "estop"
+    assert receipt_of(await own.answer(motion))["cancellation"]["reason"] == "estop"
 
 
 async def test_a_signal_stops_what_moves_and_answers_it(server: McpProcess) -> None:

@@ -9,6 +9,9 @@ from mhsd.cli.terminal import begin, emit, failed_write, has_emitted, note, plai
 from mhsd.client.endpoint import BadEndpoint
 from mhsd.client.errors import MHSError, error
 
+_WITH_VALUE = frozenset({"-e", "--endpoint", "--token-file", "--timeout", "--ledger"})
+"""The options of `run` that a value follows."""
+
 _RECEIPTS = frozenset({"call", "write", "estop", "reset"})
 """The commands whose exit code is the receipt's, wherever the receipt was written to."""
 
@@ -26,7 +29,18 @@ class UsageProblem(Exception):
 
 def wants_json(argv: list[str]) -> bool:
     """Whether stdout belongs to a program; asked of the words, because they may be the problem."""
-    return "--json" in argv
+    return "--json" in _own_words(argv)
+
+
+def _own_words(argv: list[str]) -> list[str]:
+    """The words that are this program's: not what stands behind `--`, or behind the name of a code file to run."""
+    own = argv[: argv.index("--")] if "--" in argv else argv
+    if own[:1] != ["run"]:
+        return own
+    for place, word in enumerate(own[1:], 1):
+        if not word.startswith("-") and own[place - 1] not in _WITH_VALUE:
+            return own[:place]
+    return own
 
 
 def guarded(program: str, argv: list[str], run: Callable[[], int]) -> int:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mhsd.cli import main, terminal
+from mhsd.cli import boundary, main, terminal
 from tests.cli.conftest import BIN, environment
 from tests.cli.shell import Shell, receipt, shells
 from tests.cli.tiny import Endpoint, Tiny
@@ -163,3 +163,20 @@ def test_the_program_has_no_traceback_for_a_signal_at_any_time() -> None:
         check=False,
     )
     assert (done.returncode, done.stderr) == (130, "mhsctl: interrupted\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        ("devices --json", True),
+        ("devices -e --json", True),
+        ("estop -- --json", False),
+        ("run --json sweep.py", True),
+        ("run -e http://h:1 --json --ledger a.json sweep.py", True),
+        ("run sweep.py --json", False),
+        ("run -e http://h:1 sweep.py --json", False),
+        ("run", False),
+    ],
+)
+def test_what_belongs_to_a_code_file_or_a_reason_asks_for_no_document(words: str, wanted: bool) -> None:
+    assert boundary.wants_json(words.split()) is wanted

@@ -25,6 +25,7 @@ _UPGRADE = (
     b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
     b"Sec-WebSocket-Protocol: mhs.v1\r\n\r\n"
 )
+_PING = 0x89
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 WARM_UP_S = 0.2
 
@@ -114,13 +115,16 @@ class WsClient(Client):
         self._buffer += self._received()
         if len(self._buffer) < 4:
             return None
-        size, start = self._buffer[1], 2
+        opcode, size, start = self._buffer[0], self._buffer[1], 2
         if size == 126:
             size, start = int.from_bytes(self._buffer[2:4], "big"), 4
         if len(self._buffer) < start + size:
             return None
-        answer, self._buffer = self._buffer[start : start + size], self._buffer[start + size :]
-        return answer
+        payload, self._buffer = self._buffer[start : start + size], self._buffer[start + size :]
+        if opcode != _PING:
+            return payload
+        self.socket.sendall(b"\x8a%c\0\0\0\0%b" % (0x80 | size, payload))
+        return None
 
 
 def _connected(port: int) -> socket.socket:

@@ -44,7 +44,7 @@ class AsyncCaller:
         self._hello_mono_s = 0.0
         self._greeting = trio.Lock()
 
-    async def aclose(self) -> None:
+    async def close(self) -> None:
         """Gives back the connections; over stdio this ends the endpoint, and ChildFailed says if it ended badly."""
         await self.transport.aclose()
 

@@ -49,10 +49,6 @@ class AsyncClient(AsyncCaller):
         self.nursery = nursery
         self.hub = hub
 
-    async def aclose(self) -> None:
-        """Gives back the connections; over stdio this ends the endpoint, and ChildFailed says if it ended badly."""
-        await self.transport.aclose()
-
     async def devices(self) -> list[Device]:
         """The manifests of all devices: mode, risk class, fidelity gaps, capabilities with their limits [TPT-056]."""
         answered = await self.call("mhs.devices.list", {"detail": "full"})

@@ -6,6 +6,7 @@ memory and finds a gap in place of what it missed; nothing else is held up by it
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Self
@@ -54,7 +55,7 @@ class AsyncSubscription:
             if problem is None:
                 raise
 
-    async def aclose(self) -> dict[str, Any]:
+    async def close(self) -> dict[str, Any]:
         """Ends it. Returns `{seq_end, delivered, dropped}`; {} when it was over already."""
         return await self._end(self)
 
@@ -63,13 +64,27 @@ class AsyncSubscription:
 
     async def __anext__(self) -> Event:
         """The next event. MHSError when the connection could not be mended or the session is over; ends after
-        `aclose`. What arrived before is given out first."""
+        `close`. What arrived before is given out first."""
         await trio.lowlevel.checkpoint()
+        event = await self._next()
+        if event is None:
+            raise StopAsyncIteration
+        return event
+
+    async def get(self, timeout_s: float = math.inf) -> Event | None:
+        """The next event; None when none came within `timeout_s`, or the subscription is over. Raises what the iterator
+        does."""
+        await trio.lowlevel.checkpoint()
+        with trio.move_on_after(timeout_s):
+            return await self._next()
+        return None
+
+    async def _next(self) -> Event | None:
         while (event := self._kept.pop()) is None:
             if self._problem is not None:
                 raise self._problem
             if self._is_over:
-                raise StopAsyncIteration
+                return None
             self._arrived = trio.Event()
             await self._arrived.wait()
         return Event(event)
@@ -102,7 +117,7 @@ class AsyncSubscription:
             self._arrived.set()
 
     @property
-    def is_over(self) -> bool:
+    def over(self) -> bool:
         """Whether no more events will come than those that have arrived."""
         return self._is_over
 

@@ -68,7 +68,7 @@ async def open_client(
             yield client
         finally:
             with trio.move_on_after(CLOSE_S, shield=True):
-                await client.aclose()
+                await client.close()
 
 
 async def _transport(

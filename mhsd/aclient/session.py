@@ -334,7 +334,7 @@ class AsyncSession:
         if not self._feed.remove(subscription):
             return {}
         self._pulse.release()
-        had_ended = subscription.is_over
+        had_ended = subscription.over
         subscription.finish()
         if had_ended or self._is_closed:
             return {}

@@ -226,9 +226,9 @@ async def test_events_come_in_order_and_without_holes(connect: Connect) -> None:
                 assert event.payload["tick"] == done.output["tick"]
                 seqs.append(event.seq)
             assert seqs == sorted(set(seqs))
-            ended = await subscription.aclose()
+            ended = await subscription.close()
             assert ended["seq_end"] >= seqs[-1]
-            assert await subscription.aclose() == {}
+            assert await subscription.close() == {}
             assert [event async for event in subscription if event.stream == "state"] == []
 
 
@@ -252,7 +252,7 @@ async def test_a_subscription_ends_with_its_session(connect: Connect) -> None:
         await session.close()
         with trio.fail_after(PATIENCE_S):
             assert [event async for event in subscription] == []
-        await subscription.aclose()
+        await subscription.close()
 
 
 async def test_a_snapshot_is_restored(connect: Connect) -> None:

@@ -68,7 +68,7 @@ async def test_a_command_whose_answer_is_cut_off_is_looked_up(
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(_mend, proxy)
                 with trio.fail_after(PATIENCE_S):
-                    receipt = await session.invoke(STEP, {"ticks": 1}, command_id=command_id)
+                    receipt = await session.invoke(STEP, {"ticks": 1}, command_id=command_id, wait=True)
                 nursery.cancel_scope.cancel()
             assert (receipt.status, receipt["command_id"]) == ("completed", command_id)
             assert await executions_of(direct, command_id) == ["completed"]
@@ -173,7 +173,7 @@ async def test_what_the_network_doubles_runs_once(
         proxy.to_endpoint.copies = 2
         command_id = ulid()
         with trio.fail_after(PATIENCE_S):
-            receipt = await session.invoke(**SLOW, command_id=command_id)
+            receipt = await session.invoke(**SLOW, command_id=command_id, wait=True)
         assert receipt.status == "completed"
         proxy.to_endpoint.copies = 1
         assert (await session.read("world"))["revision"] == receipt.revision
@@ -188,7 +188,7 @@ async def test_answers_that_the_network_doubles_are_each_taken_once(
     await session.read("world")
     proxy.to_client.copies = 2
     with trio.fail_after(PATIENCE_S):
-        receipts = [await session.invoke(STEP, {"ticks": 1}) for _ in range(5)]
+        receipts = [await session.invoke(STEP, {"ticks": 1}, wait=True) for _ in range(5)]
     assert [receipt.status for receipt in receipts] == ["completed"] * 5
     for receipt in receipts:
         assert await executions_of(direct, receipt["command_id"]) == ["completed"]
@@ -259,6 +259,29 @@ async def test_a_stream_that_is_cut_goes_on_without_a_hole(proxy: Proxy, direct:
     assert not any(event.is_gap for event in seen)
 
 
+async def test_two_subscriptions_over_one_stream_are_both_resumed(proxy: Proxy, direct: AsyncClient) -> None:
+    """[TPT-063] Only one of them can be named in Last-Event-ID; what the other gets again is left out."""
+    kinds = {"kinds": ["operation.dispatched"]}
+    seqs: tuple[list[int], list[int]] = ([], [])
+    async with (
+        open_client(f"http://127.0.0.1:{proxy.port}") as client,
+        client.session() as session,
+        await session.subscribe("state") as states,
+        await session.subscribe("events", filter=kinds) as events,
+        direct.session() as other,
+    ):
+        for _ in range(4):
+            await other.invoke(STEP, {"ticks": 1})
+            for found, subscription in zip(seqs, (states, events), strict=True):
+                event = await _next(subscription)
+                assert not event.is_gap
+                found.append(event.seq)
+            proxy.cut()
+        assert await other.invoke(STEP, {"ticks": 1})
+        assert (await _next(states)).seq == seqs[0][-1] + 1
+    assert all(found == list(range(found[0], found[0] + 4)) for found in seqs)
+
+
 async def test_what_an_endpoint_kept_no_more_is_a_gap(proxy: Proxy, direct: AsyncClient) -> None:
     """[TPT-063, EVT-008]"""
     async with _cut_off(proxy, direct, "http") as (states, other):
@@ -311,7 +334,7 @@ async def test_a_client_gives_up_when_its_attempts_are_spent(proxy: Proxy, bindi
             await _to_its_end(subscription)
         assert ended.value.mhs_code == "MHS.TRANSPORT.UNAVAILABLE"
         proxy.refusing = False
-        await subscription.aclose()
+        await subscription.close()
         await session.close()
 
 

@@ -236,6 +236,21 @@ async def test_a_reader_that_waits_is_woken_by_the_next_event(nursery: trio.Nurs
     assert subscription.last_event_id == "sub_1:2"
 
 
+async def test_an_event_is_waited_for_as_long_as_is_said(autojump_clock: MockClock) -> None:
+    hub = EventHub()
+    subscription = subscribed(hub)
+    begin = trio.current_time()
+    assert await subscription.get(2.5) is None
+    assert trio.current_time() - begin == pytest.approx(2.5)
+    hub.take(event(1))
+    got = await subscription.get(0)
+    assert got is not None
+    assert got.seq == 1
+    subscription.finish()
+    assert await subscription.get() is None
+    assert subscription.over
+
+
 # Heartbeats.
 
 

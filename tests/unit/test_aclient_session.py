@@ -166,7 +166,7 @@ async def test_a_session_that_is_refused_ends_its_subscriptions(
     subscription = await session.subscribe("state")
     with pytest.raises(SessionError):
         await anext(subscription)
-    assert await subscription.aclose() == {}
+    assert await subscription.close() == {}
     assert endpoint.params("mhs.unsubscribe") == []
 
 

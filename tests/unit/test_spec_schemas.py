@@ -545,8 +545,20 @@ DOCUMENTS: dict[str, dict[str, Any]] = {
     },
     "registry": {
         "entries": [
-            {"name": "stage", "kind": "driver", "summary": "XY stage", "target": "./stage", "tags": ["motion"]},
-            {"name": "psu-2", "kind": "device", "endpoint": "bench", "device": "/bench/psu", "risk_class": "R2"},
+            {
+                "name": "stage",
+                "kind": "driver",
+                "summary": "XY stage",
+                "target": "./stage",
+                "tags": ["motion"],
+            },
+            {
+                "name": "psu-2",
+                "kind": "device",
+                "endpoint": "bench",
+                "device": "/bench/psu",
+                "risk_class": "R2",
+            },
         ]
     },
     "ledger": {

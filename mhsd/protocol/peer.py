@@ -60,7 +60,7 @@ class Peer:
     capabilities: tuple[str, ...] | None = None
     events: EventStream | None = None
     """Where the events of subscriptions go that are made on this connection; None where they are read elsewhere."""
-    recheck: Recheck | None = None
+    recheck: Recheck | None = attrs.field(default=None, repr=False)  # It may hold a token.
     """Says again who the sender is, where a connection lives longer than what it was opened with may be valid."""
     stop_only: bool = False
     """It may say hello, stop and read the safety status, and nothing else."""

@@ -191,6 +191,7 @@ async def test_a_ticket_opens_one_socket_for_its_principal(guarded: Served) -> N
     assert await client.text() == call()
     peer = guarded.door.peers[0]
     assert (peer.principal.id, peer.role, peer.devices, peer.binding) == ("agent:a", "reader", ("/d",), "ws")
+    assert SECRET not in repr(peer)
     _, again = await socket_with(guarded, ticket)
     assert (again.status, again.mhs_code) == (401, "MHS.AUTH.UNAUTHENTICATED")
     _, shown = await socket_with(guarded, ticket, BEARER)

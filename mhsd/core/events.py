@@ -11,8 +11,8 @@ import attrs
 
 from mhsd.base.resources import schema_document
 from mhsd.core.eventlog import Gap, seq_value
+from mhsd.wire.elements import LogLevel, Stream
 from mhsd.wire.json_text import encode
-from mhsd.wire.params import LogLevel, Stream
 
 STREAMS: tuple[Stream, ...] = get_args(Stream)
 

@@ -29,7 +29,7 @@ from mhsd.services.endpoint import Endpoint
 from mhsd.services.subscriptions import EventStream
 from mhsd.wire.json_text import decode, decode_lenient, encode, encode_error, encode_reply, size_fault
 from mhsd.wire.jsonrpc import Batch, Malformed, Notification, Request, parse_message
-from mhsd.wire.params import structure
+from mhsd.wire.structure import structure
 
 log = logging.getLogger("mhsd.dispatch")
 

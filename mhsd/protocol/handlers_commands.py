@@ -19,12 +19,7 @@ from mhsd.services.recordings import sample
 from mhsd.services.served_device import ServedDevice
 from mhsd.wire.canonical import MAX_SAFE_INTEGER, NotCanonical, canonical
 from mhsd.wire.json_text import Raw
-from mhsd.wire.params import (
-    CommandParams,
-    ResourceReadParams,
-    ResourceWriteParams,
-    RestoreParams,
-)
+from mhsd.wire.params import CommandParams, ResourceReadParams, ResourceWriteParams, RestoreParams
 
 
 async def resource_read(context: Context, params: ResourceReadParams) -> dict[str, Any]:

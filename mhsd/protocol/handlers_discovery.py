@@ -10,8 +10,9 @@ from mhsd.base.errors import Fault
 from mhsd.driver import Reading
 from mhsd.protocol.context import Context
 from mhsd.services.served_device import ServedDevice
+from mhsd.wire.elements import DeviceFilter
 from mhsd.wire.json_text import Raw
-from mhsd.wire.params import DeviceFilter, DevicesGetParams, DevicesListParams, HelloParams, SchemaGetParams
+from mhsd.wire.params import DevicesGetParams, DevicesListParams, HelloParams, SchemaGetParams
 
 STATE_READ_S = 5.0
 """How long devices.get, which has no deadline of its own, waits for the state."""

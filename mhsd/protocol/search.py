@@ -12,8 +12,8 @@ from mhsd.protocol.methods import HANDLERS
 from mhsd.protocol.peer import Peer
 from mhsd.services.endpoint import Endpoint
 from mhsd.wire.json_text import Raw
-from mhsd.wire.params import structure
 from mhsd.wire.stop_scanner import StopScanner
+from mhsd.wire.structure import structure
 
 SLICE_S = 0.00025
 """A search holds the loop for so long, then lets everybody else run."""

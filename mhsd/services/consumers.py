@@ -24,7 +24,8 @@ from mhsd.core.events import (
 )
 from mhsd.core.pacing import Pacer
 from mhsd.core.sessions import Session
-from mhsd.wire.params import EventsFilter, SubscribeParams
+from mhsd.wire.elements import EventsFilter
+from mhsd.wire.params import SubscribeParams
 
 if TYPE_CHECKING:
     from mhsd.services.subscriptions import Subscriptions

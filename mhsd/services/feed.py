@@ -15,8 +15,8 @@ from mhsd.base.errors import Fault
 from mhsd.core.events import PER_RESOURCE, STREAMS, EventFilter, Selection, covers, event_tail
 from mhsd.core.operations import Operation, storable
 from mhsd.driver.manifest import Manifest
+from mhsd.wire.elements import EventKind, LogLevel, Stream
 from mhsd.wire.json_text import encode
-from mhsd.wire.params import EventKind, LogLevel, Stream
 from mhsd.wire.schema import Validator, compile_schema
 
 log = logging.getLogger("mhsd.events")

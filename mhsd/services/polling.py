@@ -15,7 +15,7 @@ from mhsd.core.operations import storable
 from mhsd.driver import Reading
 from mhsd.services.carriage import Carriage
 from mhsd.services.device_host import DeviceHost
-from mhsd.wire.params import Stream
+from mhsd.wire.elements import Stream
 
 log = logging.getLogger("mhsd.device")
 

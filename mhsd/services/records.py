@@ -13,7 +13,7 @@ import trio
 
 from mhsd.core.events import LEVELS
 from mhsd.services.device_host import DeviceHost
-from mhsd.wire.params import LogLevel
+from mhsd.wire.elements import LogLevel
 
 ROOT = "mhsd"
 """The logger that all others of the program are children of."""

@@ -9,7 +9,7 @@ from typing import Any
 from mhsd.base.errors import Fault
 from mhsd.core.events import PER_RESOURCE, Selection
 from mhsd.driver.manifest import Manifest
-from mhsd.wire.params import StreamRequest
+from mhsd.wire.elements import StreamRequest
 
 
 def select(requests: Sequence[StreamRequest], manifests: Mapping[str, Manifest]) -> dict[Selection, None]:

@@ -21,7 +21,8 @@ from mhsd.core.sessions import Session, grants_for
 from mhsd.services.carriage import Carriage
 from mhsd.services.served_device import ServedDevice
 from mhsd.services.subscriptions import Subscriptions
-from mhsd.wire.params import EventKind, SessionOpenParams
+from mhsd.wire.elements import EventKind
+from mhsd.wire.params import SessionOpenParams
 
 log = logging.getLogger("mhsd.session")
 

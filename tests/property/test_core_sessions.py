@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mhsd.core.sessions import grants_for, pattern_matches
-from mhsd.wire.params import CapabilityRequest
+from mhsd.wire.elements import CapabilityRequest
 
 PATTERNS = st.text("ab.*", max_size=7)
 

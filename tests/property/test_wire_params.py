@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from mhsd.base.errors import Fault
 from mhsd.wire.json_text import encode_error
-from mhsd.wire.params import PARAMS, SafetyEstopParams, structure
+from mhsd.wire.params import PARAMS, SafetyEstopParams
+from mhsd.wire.structure import structure
 
 BOUNDED = settings(max_examples=3 * settings().max_examples)
 

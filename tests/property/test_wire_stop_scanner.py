@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from mhsd.protocol.stops import STOP_CLASS, STOP_METHOD, find_stops
 from mhsd.wire.json_text import decode_lenient
-from mhsd.wire.params import structure
 from mhsd.wire.stop_scanner import StopScanner
+from mhsd.wire.structure import structure
 
 BOUNDED = settings(max_examples=5 * settings().max_examples)
 

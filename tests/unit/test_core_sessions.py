@@ -6,7 +6,7 @@ import attrs
 import pytest
 
 from mhsd.core.sessions import Grant, grants_for, pattern_matches
-from mhsd.wire.params import CapabilityRequest
+from mhsd.wire.elements import CapabilityRequest
 from tests.unit.core_builders import DEVICE, LATER, SESSION, session
 
 OTHER = f"{DEVICE}-2"

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from mhsd.protocol.stops import STOP_CLASS, STOP_METHOD, Stop, find_stops, mentions_stop
 from mhsd.wire.json_text import decode_lenient
-from mhsd.wire.params import SafetyEstopParams, structure
+from mhsd.wire.params import SafetyEstopParams
+from mhsd.wire.structure import structure
 
 DEVICE = "mhs://localhost:7400/lab/conveyor-workcell"
 STOP = {"jsonrpc": "2.0", "id": "s1", "method": STOP_METHOD, "params": {"reason": "smoke"}}

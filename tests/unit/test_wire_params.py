@@ -8,25 +8,27 @@ import pytest
 
 from mhsd.base.errors import Fault
 from mhsd.base.resources import read_toml, spec_file
-from mhsd.wire.params import (
-    PARAMS,
+from mhsd.wire.elements import (
     Approval,
     CapabilityRequest,
     ClientInfo,
-    CommandParams,
     DeviceFilter,
+    PrincipalClaim,
+    PrincipalRef,
+    RevisionFilter,
+)
+from mhsd.wire.params import (
+    PARAMS,
+    CommandParams,
     DevicesListParams,
     EvidenceExportParams,
     EvidenceVerifyParams,
     HelloParams,
-    PrincipalClaim,
-    PrincipalRef,
     ResourceReadParams,
-    RevisionFilter,
     SafetyEstopParams,
     SessionOpenParams,
-    structure,
 )
+from mhsd.wire.structure import structure
 
 MAX_DEADLINE_MS = 600_000
 DIGEST = "sha256:" + "0a" * 32

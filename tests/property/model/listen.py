@@ -5,7 +5,8 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from mhsd.services.subscriptions import EventStream
-from mhsd.wire.params import SessionOpenParams, StreamRequest, SubscribeParams
+from mhsd.wire.elements import StreamRequest
+from mhsd.wire.params import SessionOpenParams, SubscribeParams
 
 if TYPE_CHECKING:
     from tests.property.model.lives import Lives

@@ -19,8 +19,7 @@ from mhsd.cli.boundary import UsageProblem
 from mhsd.cli.command import DeviceOption, client_command
 from mhsd.cli.link import Link
 from mhsd.cli.mutation import close_quietly, open_session
-from mhsd.cli.render import units_of
-from mhsd.cli.render_live import VALUES, Lines, Screen, units_of_devices
+from mhsd.cli.render_live import VALUES, Lines, Screen, units_of_device
 from mhsd.cli.targets import chosen, manifests, resource_of
 from mhsd.cli.terminal import Paint, begin_lines, emit, is_unread, note, plain, say
 from mhsd.client.backoff import Backoff
@@ -97,11 +96,11 @@ def watch(
 def _view(link: Link, target: Mapping[str, Any]) -> "_Json | Lines | Screen":
     if link.json:
         return _Json()
-    units = units_of_devices([target], units_of)
+    units = units_of_device(target)
     paint = Paint(sys.stdout)
     if sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
         return Screen(units, paint, sys.stdout)
-    return Lines(units, paint, several_devices=False)
+    return Lines(units, paint)
 
 
 def _streams(device: Mapping[str, Any], resources: Sequence[str], names: Sequence[str]) -> Streams:

@@ -3,11 +3,11 @@
 import shutil
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, TextIO
 
-from mhsd.cli.render import progress_text
+from mhsd.cli.render import progress_text, units_of
 from mhsd.cli.terminal import Paint, plain, table, value
 from mhsd.client.naming import path_of
 
@@ -49,10 +49,9 @@ def _control(event: Mapping[str, Any], payload: Mapping[str, Any]) -> str:
 class Lines:
     """One line an event, for a log, a pipe, or a terminal without cursor."""
 
-    def __init__(self, units: Units, paint: Paint, several_devices: bool) -> None:
+    def __init__(self, units: Units, paint: Paint) -> None:
         self._units = units
         self._paint = paint
-        self._several = several_devices
 
     def reading(self, device_id: str, resource_id: str, reading: Mapping[str, Any]) -> list[str]:
         """The values as they were read."""
@@ -75,17 +74,8 @@ class Lines:
         """Nothing is kept that could be out of date."""
 
     def _line(self, about: Mapping[str, Any], text: str) -> str:
-        place = "/".join(
-            [
-                *(
-                    [path_of(str(about["device_id"])).rsplit("/", 1)[-1]]
-                    if self._several and "device_id" in about
-                    else []
-                ),
-                *([str(about["resource_id"])] if "resource_id" in about else []),
-            ]
-        )
-        return f"{clock(about.get('ts'))}  {value(about.get('stream')):9}  {plain(place) or '-':10}  {text}".rstrip()
+        resource = value(about.get("resource_id") or "-")
+        return f"{clock(about.get('ts'))}  {value(about.get('stream')):9}  {resource:10}  {text}".rstrip()
 
     def _values(self, about: Mapping[str, Any], state: Any) -> str:
         units = self._units.get((str(about.get("device_id")), str(about.get("resource_id"))), {})
@@ -178,12 +168,9 @@ def clock(ts: Any) -> str:
         return "--:--:--.---"
 
 
-def units_of_devices(
-    manifests: Sequence[Mapping[str, Any]], units_of: Any
-) -> dict[tuple[str, str], Mapping[str, str]]:
-    """The units of every field of every resource."""
+def units_of_device(manifest: Mapping[str, Any]) -> Units:
+    """The units of every field of every resource of a device."""
     return {
         (str(manifest["device_id"]), str(resource.get("resource_id"))): units_of(resource)
-        for manifest in manifests
         for resource in manifest.get("resources") or []
     }

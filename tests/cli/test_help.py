@@ -38,7 +38,7 @@ def test_the_help_of_every_command_is_the_one_that_was_approved(name: str) -> No
     if os.environ.get("MHSD_APPROVE"):
         APPROVED.mkdir(exist_ok=True)
         approved.write_text(done.out)
-    assert done.out == approved.read_text()
+    assert done.out == approved.read_text(), "read the new help; MHSD_APPROVE=1 keeps it"
 
 
 def test_no_help_was_approved_of_a_command_that_is_gone() -> None:

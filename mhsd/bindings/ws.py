@@ -55,6 +55,8 @@ BOUNDS = Bounds(read_ahead_bytes=1 << 20, outgoing_bytes=1 << 20)
 VIOLATION, POLICY, TOO_LONG, GOING_AWAY = 1002, 1008, 1009, 1001
 
 _ANSWERS_S = 1.0
+_TURN_S = 0.001
+"""Pieces of messages are taken in for so long, then everybody else may run."""
 _NEARLY_EMPTY_BYTES = 16384
 
 
@@ -140,6 +142,7 @@ class WebSocket:
         self._size = 0
         self._fragments = 0
         self._excess: trio.MemorySendChannel[bytes] | None = None
+        self._turn_ends_mono_s = 0.0
         self._reading_since_mono_s = 0.0
         """Since when the peer can be heard; infinite while nothing is read, because too much has been already."""
 
@@ -235,6 +238,9 @@ class WebSocket:
 
     async def _receive(self, piece: Piece) -> None:
         """One piece of a message; what it belongs to is entered, or refused, at its end."""
+        if trio.current_time() > self._turn_ends_mono_s:
+            await trio.lowlevel.checkpoint()
+            self._turn_ends_mono_s = trio.current_time() + _TURN_S
         if self._over.is_set():
             return
         if not isinstance(piece, TextMessage):

@@ -19,7 +19,7 @@ from mhsd.cli.link import Link
 from mhsd.cli.progress import Progress
 from mhsd.cli.render import receipt_lines
 from mhsd.cli.targets import Target
-from mhsd.cli.terminal import Paint, emit, note, plain, say
+from mhsd.cli.terminal import Paint, emit, note, plain, say, value
 from mhsd.client.client import Client
 from mhsd.client.errors import MHSError, OutcomeUnknown
 from mhsd.client.receipts import is_final, operation_of
@@ -128,7 +128,20 @@ class Mutation:
                 self._say_open(session, stays)
             elif self._owned:
                 close_quietly(session)
+        if self._owned and over:
+            self._say_safe_state(receipt)
         return exits.INTERRUPTED if self._interrupted else exits.of_receipt(receipt)
+
+    def _say_safe_state(self, receipt: Receipt) -> None:
+        """To a person at a terminal, that the device does not stay as the command has left it [SESS-006]."""
+        safety = self._target.device.get("safety")
+        safe_state = safety.get("safe_state") if isinstance(safety, dict) else None
+        if self._link.json or not sys.stderr.isatty() or not receipt.get("effects"):
+            return
+        if isinstance(safe_state, dict) and safe_state.get("achieved_by"):
+            told = value(safe_state.get("description") or "declared by the device")
+            text = f"The command's session is over, which brings the device to its safe state ({told})."
+            note(Paint(sys.stderr)("dim", f"{text} To work on, use `mhsctl session open`."))
 
     def _ttl_s(self) -> int:
         """Long enough to outlive the operation, should nobody be left to send heartbeats."""

@@ -188,6 +188,30 @@ def test_a_final_receipt_closes_the_session_whatever_it_says(
     assert tiny.methods()[-1] == "mhs.session.close"
 
 
+@pytest.mark.parametrize(
+    ("words", "outcome", "told"),
+    [
+        ((), "completed", True),
+        ((), "rejected", False),
+        (("--json",), "completed", False),
+        (("--session", "mhs_s_1"), "completed", False),
+    ],
+)
+def test_a_person_is_told_that_the_device_does_not_stay_as_the_command_left_it(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], outcome: str, told: bool
+) -> None:
+    """[SESS-006] The end of a command's own session brings the device to its safe state."""
+    safe = {"safety": {"safe_state": {"description": "Output off.", "achieved_by": ["driver.stop"]}}}
+    effects = [{"kind": "x.set"}] if outcome == "completed" else []
+    shell.endpoint(
+        devices_list=lambda _: {"devices": [{**MANIFEST, **safe}]},
+        command=lambda _: receipt(outcome, effects=effects),
+    )
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    done = shell("call", "-c", "cap.x.v1", *words)
+    assert ("safe state (Output off.)" in done.err) is told
+
+
 def test_a_session_that_was_given_is_used_and_left_open(shell: Shell) -> None:
     tiny = shell.endpoint(command=lambda _: receipt("completed"))
     assert shell("call", "-c", "cap.x.v1", "--session", "mhs_s_9").code == 0

@@ -27,8 +27,8 @@ def conveyor(tmp_path: Path) -> Iterator[Daemon]:
     daemon.stop()
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
+def blocks(language: str, page: str = PAGE) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", page, re.DOTALL)
 
 
 def python(*words: str | Path, cwd: Path, **more: str) -> Done:
@@ -63,6 +63,16 @@ def test_every_block_of_the_page_runs(conveyor: Daemon, tmp_path: Path) -> None:
         "progress",
     ):
         assert told in done.out, told
+
+
+def test_what_the_readme_shows_of_python_runs(conveyor: Daemon, tmp_path: Path) -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    (block,) = blocks("python", readme)
+    (tmp_path / "page.py").write_text(block.replace(HERE, conveyor.url))
+    done = python("page.py", cwd=tmp_path)
+    assert (done.code, done.err) == (0, "")
+    assert "completed {'position_mm': 20}" in done.out
+    assert "speed_mm_s 120" in done.out.splitlines()[-1]
 
 
 def test_the_page_and_the_examples_are_typed(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Hypothesis profiles for all tests: bounded and repeatable, or long and random (HYPOTHESIS_PROFILE=soak).
 
-And a directory for the local sockets of the daemons that tests start: the machine's own belong to its real ones.
+And directories for the local sockets of the daemons that tests start and for what a user's programs note: the
+machine's own belong to its real ones.
 """
 
 import atexit
@@ -37,6 +38,8 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 _RUNTIME_DIR = tempfile.mkdtemp(prefix="mhsd-tests-")
 os.environ["MHSD_RUNTIME_DIR"] = _RUNTIME_DIR
+# Where `mhsctl` notes the sessions that it leaves open: the user's own record stays as it is.
+os.environ["XDG_STATE_HOME"] = os.path.join(_RUNTIME_DIR, "user-state")
 atexit.register(shutil.rmtree, _RUNTIME_DIR, ignore_errors=True)
 
 # A shell without job control starts its background jobs with these ignored, and every child would inherit that: the

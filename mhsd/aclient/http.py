@@ -159,11 +159,14 @@ class HttpTransport:
             answer = answer_of(self.url, request_id, head.status_code, headers_of(head).get, content)
             kept = connection.rest() and not self._closed
         finally:
-            if kept:
-                self._resting.append(connection)
-            else:
-                await connection.aclose()
+            await (self._keep(connection) if kept else connection.aclose())
         return answer
+
+    async def _keep(self, connection: Connection) -> None:
+        """Keeps a connection for the next call, and none for ever: what rests longest goes when its time is over."""
+        self._resting.append(connection)
+        if not self._resting[0].is_fresh():
+            await self._resting.pop(0).aclose()
 
     @staticmethod
     async def content(connection: Connection) -> bytes:

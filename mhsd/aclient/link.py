@@ -42,7 +42,6 @@ class _Call:
 
     body: bytes
     was_written: bool = False
-    is_abandoned: bool = False
     done: trio.Event = attrs.field(factory=trio.Event)
     answer: dict[str, Any] | None = None
 
@@ -94,14 +93,16 @@ class Link:
         if self.why_broken is not None:
             raise NotSent(self.why_broken)
         call = self._calls[request_id] = _Call(body)
-        (self._urgent if urgent else self._to_write).append(call)
+        queue = self._urgent if urgent else self._to_write
+        queue.append(call)
         self._writing.unpark_all()
         try:
             with trio.move_on_after(timeout_s):
                 await call.done.wait()
         finally:
             del self._calls[request_id]
-            call.is_abandoned = True
+            if not call.was_written:
+                queue.remove(call)  # Nobody waits for it any more, and nothing of it has left.
         if call.answer is not None:
             return Answer(call.answer)
         if not call.was_written:
@@ -115,8 +116,6 @@ class Link:
             while not self._urgent and not self._to_write:
                 await self._writing.park()
             call = (self._urgent or self._to_write).popleft()
-            if call.is_abandoned:
-                continue  # Nobody waits for it any more, and nothing of it has left.
             call.was_written = True
             try:
                 await self._channel.send(call.body)

@@ -28,14 +28,15 @@ class Pulse:
         beat: Callable[[], Awaitable[object]],
         look: Callable[[], Awaitable[object]],
         over: Callable[[MHSError], None],
-        every_s: float,
+        every_s: float | None,
     ) -> None:
         self._nursery = nursery
         self._beat = beat
         self._look = look
         self._over = over
-        self._every_s = every_s
-        self._due_mono_s = trio.current_time() + every_s
+        self.every_s = every_s
+        """None until `beat` has found out how long the session lives; the first one is due at once then."""
+        self._due_mono_s = trio.current_time() + (every_s or 0.0)
         self._holders = 0
         self._is_over = False
         self._running: trio.CancelScope | None = None
@@ -74,15 +75,15 @@ class Pulse:
         with scope:
             while True:
                 await trio.sleep_until(self._due_mono_s)
+                again_s = None
                 try:
                     await self._beat()
                     await self._look()
-                    pause_s = self._every_s
                 except (TransportError, OutcomeUnknown):
-                    pause_s = min(AGAIN_S, self._every_s)
+                    again_s = AGAIN_S
                 except MHSError as refusal:
                     if isinstance(refusal, SessionError | AuthError):
                         self.end()
                         self._over(refusal)
-                    pause_s = self._every_s
-                self._due_mono_s = trio.current_time() + pause_s
+                pauses_s = [pause_s for pause_s in (again_s, self.every_s) if pause_s is not None]
+                self._due_mono_s = trio.current_time() + min(pauses_s, default=AGAIN_S)

@@ -49,9 +49,10 @@ class AsyncSession:
         device_ids: Sequence[str],
         *,
         grant: Mapping[str, Any] | None = None,
-        ttl_s: float = requests.DEFAULT_TTL_S,
+        ttl_s: float | None = None,
     ) -> None:
-        """The session of this id, opened by whomever: `AsyncClient.open_session` opens one."""
+        """The session of this id, opened by whomever: `AsyncClient.open_session` opens one. Without `ttl_s` the first
+        heartbeat, which then goes out at once, tells how long it lives."""
         self.client = client
         self.session_id = session_id
         self.device_ids = list(device_ids)
@@ -60,7 +61,11 @@ class AsyncSession:
         self._open: set[str] = set()
         self._is_closed = False
         self._pulse = Pulse(
-            client.nursery, beat=self.heartbeat, look=self._look, over=self._ended, every_s=ttl_s / 3
+            client.nursery,
+            beat=self._beat,
+            look=self._look,
+            over=self._ended,
+            every_s=None if ttl_s is None else ttl_s / 3,
         )
         self._feed = Feed(client, session_id, touch=self.heartbeat, over=self._ended)
 
@@ -347,6 +352,11 @@ class AsyncSession:
     async def heartbeat(self) -> dict[str, Any]:
         """Sets `expires_at` to now + ttl; returns it with the safety context [SESS-005]."""
         return await self._call("mhs.session.heartbeat")
+
+    async def _beat(self) -> None:
+        answered = await self.heartbeat()
+        if self._pulse.every_s is None:
+            self._pulse.every_s = requests.lifetime_s(answered, await self.client.endpoint_time_s()) / 3
 
     def kept_alive(self) -> AbstractAsyncContextManager[None]:
         """Heartbeats go out while the block runs, also while nothing is open in the session [MHSD-4-29]."""

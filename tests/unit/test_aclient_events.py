@@ -257,7 +257,7 @@ async def test_an_event_is_waited_for_as_long_as_is_said(autojump_clock: MockClo
 class Heart:
     """A session's heartbeats, counted."""
 
-    def __init__(self, nursery: trio.Nursery, every_s: float = 10.0) -> None:
+    def __init__(self, nursery: trio.Nursery, every_s: float | None = 10.0) -> None:
         self.beats: list[float] = []
         self.looks = 0
         self.over: list[MHSError] = []
@@ -268,6 +268,7 @@ class Heart:
     async def beat(self) -> None:
         await trio.lowlevel.checkpoint()
         self.beats.append(trio.current_time() - self._begin_mono_s)
+        self.pulse.every_s = self.pulse.every_s or 20.0
         problem = self.problems.pop(0) if self.problems else None
         if problem is not None:
             raise problem
@@ -291,6 +292,15 @@ async def test_a_session_lives_while_something_is_open_in_it(
     await trio.sleep(100)
     assert heart.beats == pytest.approx([25, 35, 45])
     assert heart.looks == 3
+
+
+async def test_a_session_of_unknown_lifetime_is_asked_for_it_at_once(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    heart = Heart(nursery, every_s=None)
+    async with heart.pulse.held():
+        await trio.sleep(45)
+    assert heart.beats == pytest.approx([0, 20, 40])
 
 
 async def test_a_heartbeat_that_got_lost_is_followed_by_the_next(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -13,6 +14,7 @@ import pytest
 import trio
 
 from mhsd.aclient import AsyncClient, AsyncSession, AsyncSubscription, open_client
+from mhsd.aclient.http import HttpTransport
 from mhsd.client.errors import AnswerLost, MHSError, SessionError, TransportError
 from mhsd.client.http import Tls
 from tests.cli.tiny import HELLO, Answer, Endpoint, Request, Tiny, http, refusal, result
@@ -107,6 +109,28 @@ async def test_concurrent_calls_have_connections_of_their_own(serve: Serve) -> N
         for n in range(4):
             nursery.start_soon(ask, client, n)
     assert answers == {n: {"asked": n} for n in range(4)}
+
+
+async def test_connections_that_rested_too_long_are_not_kept(serve: Serve) -> None:
+    together = threading.Barrier(3, timeout=PATIENCE_S)
+
+    def answer(request: Request) -> bytes:
+        if request.params:
+            together.wait()
+        return result(request, {})
+
+    tiny = serve(answer)
+    async with client_of(tiny) as client:
+        transport = client.transport
+        assert isinstance(transport, HttpTransport)
+        async with trio.open_nursery() as nursery:
+            for _ in range(3):
+                nursery.start_soon(client.call, "mhs.devices.get", {"together": True})
+        assert len(transport._resting) == 3
+        oldest, *others = transport._resting
+        oldest._used_mono_s = -math.inf
+        await client.call("mhs.devices.list")
+        assert transport._resting == others
 
 
 def cut(request: Request) -> None:

@@ -146,6 +146,22 @@ async def test_an_operation_keeps_its_session_alive_although_nobody_waits_for_it
     assert beats == pytest.approx([100, 200, 300])
 
 
+async def test_a_session_that_somebody_else_opened_tells_how_long_it_lives(
+    endpoint: Endpoint, client: AsyncClient, autojump_clock: MockClock
+) -> None:
+    """[MHSD-4-29]"""
+    now = "2026-10-20T07:45:00.000Z"
+    endpoint.table["mhs.hello"] = lambda _: {**HELLO, "time": {"now": now}}
+    endpoint.table["mhs.session.heartbeat"] = lambda _: {"expires_at": "2026-10-20T07:46:00.000Z"}
+    other = AsyncSession(client, "mhs_s_7", [DEVICE])
+    begin = trio.current_time()
+    async with other.kept_alive():
+        await trio.sleep(50)
+    beats = [mono_s - begin for mono_s in endpoint.times("mhs.session.heartbeat")]
+    assert beats == pytest.approx([0, 20, 40], abs=0.01)
+    other.forget()
+
+
 async def test_a_subscription_keeps_its_session_alive(
     endpoint: Endpoint, session: AsyncSession, autojump_clock: MockClock
 ) -> None:

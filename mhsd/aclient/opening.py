@@ -16,7 +16,6 @@ from mhsd.aclient.events import EventHub
 from mhsd.aclient.http import HttpTransport
 from mhsd.aclient.stdio import StdioTransport
 from mhsd.aclient.transport import AsyncTransport
-from mhsd.aclient.ws import WsTransport, parse_ws
 from mhsd.client.backoff import ATTEMPTS
 from mhsd.client.calls import DEFAULT_TIMEOUT_S
 from mhsd.client.endpoint import Endpoint, HttpEndpoint, StdioEndpoint, parse_endpoint
@@ -90,6 +89,9 @@ async def _transport(
         return inside
     tls = tls or Tls.of(os.environ)
     if isinstance(endpoint, str) and endpoint.startswith(SCHEMES_WS):
+        # Most programs use none, and its library takes as long to import as all the rest.
+        from mhsd.aclient.ws import WsTransport, parse_ws
+
         return WsTransport(parse_ws(endpoint), hub, nursery, token=token, tls=tls, attempts=attempts)
     place = _place(cast("str | Sequence[str] | Endpoint", endpoint))
     if isinstance(place, HttpEndpoint):

@@ -1,4 +1,4 @@
-"""What a model is told about a tool: what it physically does, and what holds while it does it [TPT-034].
+"""What a model is told about a tool: what it physically does, and what holds while it does it [TPT-034, CAP-009].
 
 The words are those of the capability class and of the device's manifest; nothing here paraphrases a driver.
 """

@@ -198,7 +198,7 @@ def test_a_capability_that_gives_no_name_ends_the_start() -> None:
 
 
 def test_a_description_tells_the_physical_meaning_and_what_holds() -> None:
-    """[TPT-034]"""
+    """[TPT-034, CAP-009]"""
     text = projection_of().tools[f"{NAMED}motion_convey"].listing.description
     for words in (
         "Moves a conveyor forward by a distance at a speed.",

@@ -104,20 +104,29 @@ def _view(link: Link, target: Mapping[str, Any]) -> "_Json | Lines | Screen":
 
 
 def _streams(device: Mapping[str, Any], resources: Sequence[str], names: Sequence[str]) -> Streams:
-    """What to subscribe to: the named streams, or the values that the device declares, of the named resources."""
+    """What to subscribe to: the named streams, or the values that the device declares, of the named resources.
+
+    What the device does not have is asked for too: the endpoint says that it is not there.
+    """
     device_id = str(device["device_id"])
-    declared = [each for each in device.get("streams") or [] if isinstance(each, dict)]
-    if names:
-        of_resources = [{"resource_id": each} for each in resources] or [{}]
-        return [{"stream": name, "device_id": device_id, **more} for name in names for more in of_resources]
-    found = [
-        {"stream": str(each["stream"]), "device_id": device_id, "resource_id": str(each["resource_id"])}
-        for each in declared
-        if each.get("stream") in VALUES and (not resources or each.get("resource_id") in resources)
+    declared = [
+        (str(each["stream"]), str(each["resource_id"]))
+        for each in device.get("streams") or []
+        if isinstance(each, dict) and each.get("stream") in VALUES and "resource_id" in each
     ]
-    # What the device does not have is asked for too: the endpoint says that it is not there.
-    missing = [each for each in resources if all(each != one["resource_id"] for one in found)]
-    return [*found, *({"stream": "state", "device_id": device_id, "resource_id": each} for each in missing)]
+    wanted: list[tuple[str, str | None]]
+    if not names:
+        wanted = [pair for pair in declared if not resources or pair[1] in resources]
+        wanted += [("state", each) for each in resources if all(each != resource for _, resource in wanted)]
+    elif resources:
+        wanted = [(name, each) for name in names for each in resources]
+    else:
+        of_streams = [[pair for pair in declared if pair[0] == name] or [(name, None)] for name in names]
+        wanted = [pair for pairs in of_streams for pair in pairs]
+    return [
+        {"stream": name, "device_id": device_id} | ({} if resource is None else {"resource_id": resource})
+        for name, resource in wanted
+    ]
 
 
 class _Json:
@@ -214,18 +223,21 @@ class _Watch:
     def _follow(
         self, session: Session, subscription: Subscription, count: int | None, until_mono_s: float | None
     ) -> None:
+        out_of_date = False
         while (count is None or self._seen < count) and not is_unread():
             left_s = _LOOK_S if until_mono_s is None else until_mono_s - time.monotonic()
             if left_s <= 0:
                 break
             event = subscription.get(min(left_s, self._patience_s()))
             while not self._said.empty():
+                self._view.forget()
                 self._show(f"{plain(self._said.get())}; connecting again")
+                out_of_date = True
             if event is not None:
                 self._seen += 1
                 self._shown(event)
-                if is_gap(event):
-                    self._read(session)
+                if out_of_date or is_gap(event):
+                    out_of_date = not self._read(session)
             elif subscription.over:
                 break
             self._draw()
@@ -234,10 +246,11 @@ class _Watch:
         due_s = self._view.due_s() if isinstance(self._view, Screen) else None
         return _LOOK_S if due_s is None else due_s
 
-    def _read(self, session: Session) -> None:
-        """The values as they are now: what a subscription brings is only what changes from now on."""
+    def _read(self, session: Session) -> bool:
+        """The values as they are now: what a subscription brings is only what changes from now on. Whether all came."""
         if isinstance(self._view, _Json):
-            return
+            return True
+        all_came = True
         named = [
             each["resource_id"]
             for each in self._streams
@@ -251,9 +264,11 @@ class _Watch:
                 raise
             except MHSError as problem:
                 self._show(f"{plain(resource_id)} cannot be read: {plain(str(problem))}")
+                all_came = False
                 continue
             self._say(self._view.reading(device_id, resource_id, reading))
         self._draw(now=True)
+        return all_came
 
     def _shown(self, event: Mapping[str, Any]) -> None:
         if is_gap(event):

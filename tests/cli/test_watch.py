@@ -242,6 +242,15 @@ def test_a_broken_connection_is_told_and_taken_up_where_it_broke(shell: Shell) -
     assert "connecting again" in done.err
 
 
+def test_after_a_broken_connection_the_values_are_read_again(shell: Shell) -> None:
+    """What happened meanwhile may not have been an event of this subscription [EVT-007]."""
+    site = Site(shell, state(1, 1), state(2, 2) + state(3, 3))
+    done = shell("watch", "belt", "--count", "3")
+    assert done.code == 0
+    assert "connecting again" in done.out
+    assert site.tiny.methods().count("mhs.resource.read") == 2
+
+
 def test_a_session_that_ended_is_followed_by_a_new_one_and_by_the_word_that_something_may_be_missing(
     shell: Shell,
 ) -> None:
@@ -278,6 +287,8 @@ def test_what_may_not_be_watched_exits_4(shell: Shell) -> None:
         (("belt",), [("state", "belt")]),
         (("belt", "lamp"), [("state", "belt"), ("state", "lamp")]),
         (("--stream", "log"), [("log", None)]),
+        (("--stream", "state", "--stream", "log"), [("state", "belt"), ("log", None)]),
+        (("--stream", "telemetry"), [("telemetry", None)]),
         (("belt", "--stream", "progress", "--stream", "events"), [("progress", "belt"), ("events", "belt")]),
     ],
 )

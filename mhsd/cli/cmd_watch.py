@@ -109,7 +109,7 @@ def _streams(device: Mapping[str, Any], resources: Sequence[str], names: Sequenc
     What the device does not have is asked for too: the endpoint says that it is not there.
     """
     device_id = str(device["device_id"])
-    declared = [
+    declared: list[tuple[str, str | None]] = [
         (str(each["stream"]), str(each["resource_id"]))
         for each in device.get("streams") or []
         if isinstance(each, dict) and each.get("stream") in VALUES and "resource_id" in each

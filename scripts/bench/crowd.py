@@ -203,9 +203,9 @@ class Crowd:
 def _answer_until(
     selector: selectors.BaseSelector, end: float, requests: Requests, check: bytes
 ) -> list[float]:
-    """Send a new request for each answer until `end`; the latencies in ms of the answers."""
-    latencies_ms = []
-    while time.perf_counter() < end:
+    """Send a new request for each answer until `end` and one has come; the latencies in ms of the answers."""
+    latencies_ms: list[float] = []
+    while time.perf_counter() < end or not latencies_ms:
         for key, _ in selector.select():
             client: Client = key.data
             answer = client.read()
@@ -228,13 +228,13 @@ class Pipe:
         self._in_flight = in_flight
 
     def run(self, requests: Requests, seconds: float, check: bytes) -> Run:
-        """Keep so many requests in flight for so long; each answer must contain `check`."""
+        """Keep so many requests in flight for so long, and until one is answered; each answer must contain `check`."""
         sent_at: deque[float] = deque()
         self._send(requests, self._in_flight, sent_at)
         start = time.perf_counter()
         end, begun, cpu_before_s = start + WARM_UP_S + seconds, False, 0.0
         latencies_ms: list[float] = []
-        while (now := time.perf_counter()) < end:
+        while (now := time.perf_counter()) < end or not (begun and latencies_ms):
             if not begun and now >= start + WARM_UP_S:
                 begun, start, cpu_before_s = True, now, cpu_s(self._pid)
                 latencies_ms.clear()

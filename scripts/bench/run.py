@@ -263,7 +263,7 @@ class Bench:
 
     def events(self) -> None:
         """How long events take to one client, to a hundred and to five hundred."""
-        seconds = max(1.0, 2 * self.rounds * self.seconds / 3)
+        seconds = max(0.3, 2 * self.rounds * self.seconds / 3)
         options = daemon_options(self.state_dir("state"))
         bindings.deliver([*MHSD, *UNLIMITED], options, WORK, seconds, self.reporting("http"))
 

@@ -191,5 +191,5 @@ class AsyncClient(AsyncCaller):
         asked: Mapping[str, Any] | None = selection
         while asked is not None:
             pages.append(await self.call("mhs.evidence.export", asked))
-            asked = next_page(selection, pages[-1])
+            asked = next_page(asked, pages[-1])
         return joined(pages)

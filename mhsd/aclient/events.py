@@ -17,7 +17,7 @@ from mhsd.base.clock import Clock, rfc3339
 from mhsd.client.continuity import Backlog
 from mhsd.client.documents import Event
 from mhsd.client.errors import MHSError
-from mhsd.client.requests import member
+from mhsd.client.requests import first_seq, member
 
 MOST_EARLY = 1024
 """Events that are kept of subscriptions whose grant has not arrived yet: it may come by another connection."""
@@ -37,7 +37,7 @@ class AsyncSubscription:
         self.granted = dict(granted)
         """The endpoint's answer to mhs.subscribe."""
         self._end = end
-        self._kept = Backlog(granted.get("seq_start", 1))
+        self._kept = Backlog(first_seq(granted))
         self._arrived = trio.Event()
         self._problem: Exception | None = None
         self._is_over = False

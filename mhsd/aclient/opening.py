@@ -18,7 +18,7 @@ from mhsd.aclient.stdio import StdioTransport
 from mhsd.aclient.transport import AsyncTransport
 from mhsd.client.backoff import ATTEMPTS
 from mhsd.client.calls import DEFAULT_TIMEOUT_S
-from mhsd.client.endpoint import Endpoint, HttpEndpoint, StdioEndpoint, parse_endpoint
+from mhsd.client.endpoint import Endpoint, HttpEndpoint, endpoint_of
 from mhsd.client.errors import error
 from mhsd.client.http import Tls
 from mhsd.client.token_file import read_token
@@ -93,7 +93,7 @@ async def _transport(
         from mhsd.aclient.ws import WsTransport, parse_ws
 
         return WsTransport(parse_ws(endpoint), hub, nursery, token=token, tls=tls, attempts=attempts)
-    place = _place(cast("str | Sequence[str] | Endpoint", endpoint))
+    place = endpoint_of(cast("str | Sequence[str] | Endpoint", endpoint))
     if isinstance(place, HttpEndpoint):
         return HttpTransport(place, hub, token=token, tls=tls, attempts=attempts)
     try:
@@ -102,9 +102,3 @@ async def _transport(
         raise error(
             "MHS.TRANSPORT.UNAVAILABLE", str(problem), "Check the command after stdio: for spelling."
         ) from None
-
-
-def _place(endpoint: str | Sequence[str] | Endpoint) -> Endpoint:
-    if isinstance(endpoint, HttpEndpoint | StdioEndpoint):
-        return endpoint
-    return parse_endpoint(endpoint) if isinstance(endpoint, str) else StdioEndpoint(tuple(endpoint))

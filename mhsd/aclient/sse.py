@@ -16,7 +16,7 @@ from mhsd.aclient.transport import EventsWanted
 from mhsd.client.backoff import Backoff
 from mhsd.client.errors import MHSError, no_more_events
 from mhsd.client.sse import SseParser, SseTooLong, event_of
-from mhsd.client.sse_source import QUIET_S, STEADY_S, may_ask_again, retry_after_s
+from mhsd.client.sse_source import QUIET_S, STEADY_S, may_ask_again
 from mhsd.client.transport import Lost, NotSent
 
 Take = Callable[[dict[str, Any]], None]
@@ -51,7 +51,7 @@ async def stream_events(open_stream: Open, take: Take, wanted: EventsWanted, bac
         except MHSError as refusal:
             if not may_ask_again(refusal, was_open=was_open):
                 raise
-            problem, at_least_s = refusal, retry_after_s(refusal)
+            problem, at_least_s = refusal, refusal.retry_after_s or 0.0
         pause_s = backoff.pause_s(at_least_s)
         if pause_s is None:
             raise problem

@@ -25,6 +25,7 @@ from mhsd.cli.link import read_token, tls_files
 from mhsd.cli.terminal import Paint, emit, plain, say, table, value
 from mhsd.client.endpoint import HttpEndpoint, local_endpoint
 from mhsd.client.errors import MHSError, error
+from mhsd.client.http import BadCertificates
 from mhsd.client.local import find_sockets, nobody_listens
 
 DESCRIPTOR_PATH = "/.well-known/mhs.json"
@@ -173,10 +174,8 @@ def _connection(place: HttpEndpoint, timeout_s: float) -> http.client.HTTPConnec
         return http.client.HTTPConnection(place.host, place.port, timeout=timeout_s)
     try:
         context = tls_files().context()
-    except OSError as problem:
-        raise _unreached(
-            f"the certificate files of MHS_CA_FILE, MHS_CERT_FILE cannot be used: {problem}"
-        ) from None
+    except BadCertificates as problem:
+        raise _unreached(str(problem)) from None
     return http.client.HTTPSConnection(place.host, place.port, timeout=timeout_s, context=context)
 
 

@@ -10,14 +10,12 @@ from mhsd.cli.boundary import UsageProblem
 from mhsd.cli.known import Known, is_name
 from mhsd.cli.known import named as find
 from mhsd.cli.terminal import note, plain
-from mhsd.client.calls import DEFAULT_TIMEOUT_S
+from mhsd.client.calls import DEFAULT_TIMEOUT_S, LONGEST_TIMEOUT_S
 from mhsd.client.client import Client, connect
 from mhsd.client.endpoint import DEFAULT_ENDPOINT, StdioEndpoint, parse_endpoint
-from mhsd.client.http import TLS_VARIABLES, Tls
+from mhsd.client.http import BadCertificates, Tls
 from mhsd.client.stdio import ChildFailed
 from mhsd.client.token_file import BadTokenFile, secret_in
-
-_LONGEST_TIMEOUT_S = 86400
 
 
 class Link(NamedTuple):
@@ -55,11 +53,12 @@ class Link(NamedTuple):
         An endpoint that this command started and that ended badly is reported on stderr [TPT-008].
         """
         token = self.checked(token_file)
-        tls = tls_files()
         try:
-            client = connect(self.known.place, token=token, tls=tls, timeout_s=self.timeout_s, name="mhsctl")
-        except OSError as problem:
-            raise UsageProblem(_certificate_problem(tls, problem)) from None
+            client = connect(
+                self.known.place, token=token, tls=tls_files(), timeout_s=self.timeout_s, name="mhsctl"
+            )
+        except BadCertificates as problem:
+            raise UsageProblem(str(problem)) from None
         try:
             yield client
         finally:
@@ -70,8 +69,8 @@ class Link(NamedTuple):
 
     def checked(self, token_file: str | None = None) -> str | None:
         """The token, once the options are known to be sound: that of the option, else of the endpoint's own entry."""
-        if not 0 < self.timeout_s <= _LONGEST_TIMEOUT_S:
-            raise UsageProblem(f"--timeout is a number of seconds above 0, at most {_LONGEST_TIMEOUT_S}")
+        if not 0 < self.timeout_s <= LONGEST_TIMEOUT_S:
+            raise UsageProblem(f"--timeout is a number of seconds above 0, at most {LONGEST_TIMEOUT_S}")
         path = token_file or self.token_file or (self.known.token_file if self.named else None)
         return read_token(Path(path)) if path is not None else None
 
@@ -84,18 +83,6 @@ class Link(NamedTuple):
 def tls_files() -> Tls:
     """Further authorities and the client's certificate, from MHS_CA_FILE, MHS_CERT_FILE and MHS_KEY_FILE."""
     return Tls.of(os.environ)
-
-
-def _certificate_problem(tls: Tls, problem: OSError) -> str:
-    """Which of the certificate files cannot be used, and why."""
-    named = [(name, path) for name, path in zip(TLS_VARIABLES, tls, strict=True) if path]
-    for name, path in named:
-        try:
-            Path(path).open("rb").close()
-        except OSError as unreadable:
-            return f"{name}: {path} cannot be read: {unreadable.strerror}"
-    files = ", ".join(f"{name}={path}" for name, path in named)
-    return f"the certificate files cannot be used ({files}): {problem}"
 
 
 def read_token(path: Path) -> str:

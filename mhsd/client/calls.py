@@ -55,8 +55,11 @@ ANSWER_GRACE_S = 5.0
 """The transport waits this much longer than the deadline that the endpoint was given."""
 
 DEFAULT_TIMEOUT_S = 30.0
+LONGEST_TIMEOUT_S = 86400
 DEFAULT_MAX_REQUEST_BYTES = 1024 * 1024
 DEFAULT_MAX_DEADLINE_MS = 600_000
+_MOST = 10**12
+"""No endpoint means a limit above this one, and clocks and sockets take no more milliseconds."""
 
 
 class Agreed(NamedTuple):
@@ -78,7 +81,7 @@ def limit(hello: Mapping[str, Any], name: str, default: float) -> float:
     """One of `hello.limits`; `default` where the endpoint names no usable one."""
     limits = hello.get("limits")
     found = limits.get(name) if isinstance(limits, dict) else None
-    return found if isinstance(found, int | float) and found > 0 else default
+    return found if isinstance(found, int | float) and 0 < found <= _MOST else default
 
 
 def hello_params(name: str) -> dict[str, Any]:
@@ -105,7 +108,15 @@ def time_of(hello: Mapping[str, Any]) -> float | None:
     """The endpoint's wall time when it answered hello; None where it did not say."""
     told = hello.get("time")
     now = told.get("now") if isinstance(told, dict) else None
-    return datetime.fromisoformat(now).timestamp() if isinstance(now, str) else None
+    return moment_s(now, "time") if isinstance(now, str) else None
+
+
+def moment_s(timestamp: str, name: str) -> float:
+    """A timestamp of the endpoint in seconds of wall time; ProtocolError for one that is none."""
+    try:
+        return datetime.fromisoformat(timestamp).timestamp()
+    except (ValueError, OverflowError):
+        raise error("MHS.PROTOCOL.INVALID_REQUEST", f"the endpoint's {name} is no time") from None
 
 
 class Budget(NamedTuple):
@@ -122,7 +133,9 @@ def budget(method: str, params: Mapping[str, Any] | None, deadline_s: float, agr
         return Budget(sent, deadline_s)
     sent.setdefault("deadline_ms", max(1, min(round(deadline_s * 1000), agreed.max_deadline_ms)))
     asked_ms = sent["deadline_ms"]
-    return Budget(sent, (asked_ms / 1000 if isinstance(asked_ms, int) else deadline_s) + ANSWER_GRACE_S)
+    # More than the endpoint allows is refused at once.
+    waited_s = min(asked_ms, agreed.max_deadline_ms) / 1000 if isinstance(asked_ms, int) else deadline_s
+    return Budget(sent, waited_s + ANSWER_GRACE_S)
 
 
 def request_body(request_id: str, method: str, params: Mapping[str, Any], max_bytes: int) -> bytes:
@@ -159,10 +172,8 @@ def pause_s(refusal: MHSError, answer: Answer) -> float | None:
     """How long the endpoint asks to wait after it refused a request unread; None: do not repeat it."""
     if refusal.mhs_code not in UNREAD:
         return None
-    retry_after_ms = refusal.details.get("retry_after_ms")
-    if isinstance(retry_after_ms, int | float) and not isinstance(retry_after_ms, bool):
-        return max(0.001, retry_after_ms / 1000)
-    return answer.retry_after_s
+    asked_s = refusal.retry_after_s
+    return answer.retry_after_s if asked_s is None else max(0.001, asked_s)
 
 
 def too_many() -> MHSError:

@@ -13,11 +13,11 @@ from os import PathLike
 from typing import Any
 
 from mhsd.client.backoff import ATTEMPTS
-from mhsd.client.calls import DEFAULT_TIMEOUT_S
+from mhsd.client.calls import DEFAULT_TIMEOUT_S, LONGEST_TIMEOUT_S
 from mhsd.client.client import Client, open_transport
 from mhsd.client.code_session import CodeSession
 from mhsd.client.documents import Device, Receipt
-from mhsd.client.endpoint import Endpoint, StdioEndpoint, parse_endpoint
+from mhsd.client.endpoint import Endpoint, endpoint_of
 from mhsd.client.errors import SessionError
 from mhsd.client.evidence import exported_pages, joined
 from mhsd.client.http import Tls
@@ -47,17 +47,18 @@ def connect(
     """A client of an endpoint: `http(s)://…`, `mhs://…`, `unix:PATH`, `stdio:COMMAND`, or a command as a list of words.
 
     A command is started as a child and ended by `close`. Certificates for https are named by MHS_CA_FILE,
-    MHS_CERT_FILE and MHS_KEY_FILE, as for mhsctl. BadEndpoint and BadTokenFile (both ValueErrors) for arguments that
-    cannot be used, AuthError for plain HTTP to another machine, TransportError when a command does not start. HTTP
-    connects at the first call.
+    MHS_CERT_FILE and MHS_KEY_FILE, as for mhsctl. A ValueError (BadEndpoint, BadTokenFile, BadCertificates) for
+    arguments that cannot be used, AuthError for plain HTTP to another machine, TransportError when a command does not
+    start. HTTP connects at the first call.
     """
-    is_text = isinstance(url_or_argv, str)
-    place = parse_endpoint(str(url_or_argv)) if is_text else StdioEndpoint(tuple(url_or_argv))
+    place = endpoint_of(url_or_argv)
     return client_of(place, None if token_file is None else read_token(token_file), timeout_s)
 
 
 def client_of(place: Endpoint, token: str | None, timeout_s: float) -> "CodeClient":
     """A client of an endpoint whose address has been read."""
+    if not 0 < timeout_s <= LONGEST_TIMEOUT_S:
+        raise ValueError(f"timeout_s is a number of seconds above 0, at most {LONGEST_TIMEOUT_S}")
     return CodeClient(open_transport(place, token=token, tls=Tls.of(os.environ)), timeout_s=timeout_s)
 
 

@@ -226,9 +226,12 @@ def shown(value: Any) -> str:
     """A value of a document, short and on one line."""
     if isinstance(value, str):
         return plain(value)
-    if isinstance(value, Mapping):
-        return plain(", ".join(f"{name} {shown(content)}" for name, content in value.items()))
-    return plain(json.dumps(value, ensure_ascii=False, default=repr))
+    try:
+        if isinstance(value, Mapping):
+            return plain(", ".join(f"{name} {shown(content)}" for name, content in value.items()))
+        return plain(json.dumps(value, ensure_ascii=False, default=repr))
+    except RecursionError:
+        return "…"  # Deeper than anything that an endpoint of this protocol says.
 
 
 def _binding_name(binding: Mapping[str, Any]) -> str:

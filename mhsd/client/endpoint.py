@@ -2,6 +2,7 @@
 
 import ipaddress
 import shlex
+from collections.abc import Sequence
 from typing import NamedTuple
 from urllib.parse import quote, urlsplit
 
@@ -81,6 +82,18 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def endpoint_of(url_or_argv: str | Sequence[str] | Endpoint) -> Endpoint:
+    """The endpoint of an address, or of a command as a list of words; BadEndpoint for what is neither."""
+    if isinstance(url_or_argv, HttpEndpoint | StdioEndpoint):
+        return url_or_argv
+    if isinstance(url_or_argv, str):
+        return parse_endpoint(url_or_argv)
+    words = tuple(url_or_argv)
+    if not all(isinstance(word, str) for word in words) or not any(words[:1]):
+        raise BadEndpoint("a command is a list of words that begins with the name of a program")
+    return StdioEndpoint(words)
 
 
 def parse_endpoint(text: str) -> Endpoint:

@@ -29,6 +29,10 @@ A copy, because the table's reader imports attrs; tests/unit/test_client_errors.
 """
 
 
+_LONGEST_RETRY_MS = 86_400_000
+"""A longer wait is none that an endpoint could mean."""
+
+
 class MHSError(Exception):
     """No receipt exists for a call, and this is why.
 
@@ -62,6 +66,18 @@ class MHSError(Exception):
     def __str__(self) -> str:
         return f"{self.mhs_code}: {self.message}"
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Copies and pickles, as pools of processes make them, get everything from `__dict__`.
+        return _empty, (type(self), self.args), self.__dict__
+
+    @property
+    def retry_after_s(self) -> float | None:
+        """How long the endpoint asks to wait; None where it does not, or names no time that could be waited."""
+        retry_after_ms = self.details.get("retry_after_ms")
+        if isinstance(retry_after_ms, bool) or not isinstance(retry_after_ms, int | float):
+            return None
+        return retry_after_ms / 1000 if 0 <= retry_after_ms <= _LONGEST_RETRY_MS else None
+
     @property
     def details(self) -> dict[str, Any]:
         """`data.details`, or an empty dict."""
@@ -80,6 +96,10 @@ class MHSError(Exception):
             "data": data,
             "remediation": self.remediation,
         }
+
+
+def _empty(kind: type[MHSError], args: tuple[Any, ...]) -> MHSError:
+    return kind.__new__(kind, *args)
 
 
 class MHSRejected(MHSError):

@@ -14,7 +14,7 @@ from typing import Any, Self
 from mhsd.client.continuity import MOST_KEPT, Backlog
 from mhsd.client.documents import Event
 from mhsd.client.errors import MHSError
-from mhsd.client.requests import member
+from mhsd.client.requests import first_seq, member
 from mhsd.client.transport import Source, Transport
 
 
@@ -25,7 +25,7 @@ class Subscription:
         self.subscription_id = member(granted, "subscription_id")
         self.granted = dict(granted)
         self._close = close
-        self._backlog = Backlog(granted.get("seq_start", 1))
+        self._backlog = Backlog(first_seq(granted))
         self._changed = threading.Condition()
         self._problem: MHSError | None = None
         self._over = False

@@ -17,18 +17,25 @@ def exported_pages(client: Client, selection: Mapping[str, Any]) -> Iterator[Bun
     asked: Mapping[str, Any] | None = selection
     while asked is not None:
         page = client.call("mhs.evidence.export", asked)
+        following = next_page(asked, page)
         yield page
-        asked = next_page(selection, page)
+        asked = following
 
 
-def next_page(selection: Mapping[str, Any], page: Bundle) -> dict[str, Any] | None:
-    """The parameters that ask for what follows this page; None after the last one."""
-    truncation = page.get("truncation")
+def next_page(asked: Mapping[str, Any], page: Bundle) -> dict[str, Any] | None:
+    """The parameters that ask for what follows the page that was asked for with `asked`; None after the last one.
+
+    ProtocolError for a page that is none, or that leads nowhere.
+    """
+    receipts, truncation = page.get("receipts"), page.get("truncation")
+    if not isinstance(receipts, list | None):
+        raise error("MHS.PROTOCOL.INVALID_REQUEST", "the endpoint's page of evidence has no list of receipts")
     if not isinstance(truncation, dict):
         return None
-    if not page.get("receipts"):
-        raise error("MHS.PROTOCOL.INVALID_REQUEST", "the endpoint's next page of evidence is empty")
-    return {**selection, "since_receipt": truncation.get("next_since_receipt")}
+    following = {**asked, "since_receipt": truncation.get("next_since_receipt")}
+    if not receipts or following == asked:
+        raise error("MHS.PROTOCOL.INVALID_REQUEST", "the endpoint's next page of evidence leads nowhere")
+    return following
 
 
 def joined(pages: Iterable[Bundle]) -> Bundle:

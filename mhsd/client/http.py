@@ -9,6 +9,7 @@ import ssl
 import threading
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from mhsd.client.endpoint import HttpEndpoint
@@ -31,6 +32,10 @@ TLS_VARIABLES = ("MHS_CA_FILE", "MHS_CERT_FILE", "MHS_KEY_FILE")
 """In the order of Tls."""
 
 
+class BadCertificates(ValueError):
+    """The certificate files cannot be used; a usage error."""
+
+
 class Tls(NamedTuple):
     """Files for https: further authorities to trust, and the client's own certificate (mTLS)."""
 
@@ -44,11 +49,25 @@ class Tls(NamedTuple):
         return cls(*(environ.get(name) or None for name in TLS_VARIABLES))
 
     def context(self) -> ssl.SSLContext:
-        """A context that checks the endpoint's certificate and name; OSError for a bad file."""
-        context = ssl.create_default_context(cafile=self.ca_file)
-        if self.cert_file is not None:
-            context.load_cert_chain(self.cert_file, self.key_file)
+        """A context that checks the endpoint's certificate and name; BadCertificates for a bad file."""
+        try:
+            context = ssl.create_default_context(cafile=self.ca_file)
+            if self.cert_file is not None:
+                context.load_cert_chain(self.cert_file, self.key_file)
+        except OSError as problem:
+            raise BadCertificates(self._what_is_wrong(problem)) from None
         return context
+
+    def _what_is_wrong(self, problem: OSError) -> str:
+        """Which of the files cannot be used, and why."""
+        named = [(name, path) for name, path in zip(TLS_VARIABLES, self, strict=True) if path]
+        for name, path in named:
+            try:
+                Path(path).open("rb").close()
+            except OSError as unreadable:
+                return f"{name}: {path} cannot be read: {unreadable.strerror}"
+        files = ", ".join(f"{name}={path}" for name, path in named)
+        return f"the certificate files cannot be used ({files}): {problem}"
 
 
 class _Reader(io.RawIOBase):
@@ -101,7 +120,9 @@ class _BoundedSocket:
 
     def has_unread(self) -> bool:
         """Whether bytes or an end have arrived: on a resting connection either means that it is over."""
-        return bool(select.select([self._inner], [], [], 0)[0])
+        resting = select.poll()  # `select` knows no descriptor above 1023.
+        resting.register(self._inner, select.POLLIN)
+        return bool(resting.poll(0))
 
     def cut(self) -> None:
         """Ends the connection; the descriptor stays, because another thread may be waiting on it."""

@@ -59,4 +59,4 @@ def refusal(url: str, status: int, header: Header) -> dict[str, Any]:
 
 def seconds(text: str | None) -> float | None:
     """What `Retry-After` asks for; a date in it is not used."""
-    return float(text) if text is not None and text.isdigit() else None
+    return float(text) if text is not None and text.isascii() and text.isdecimal() else None

@@ -15,7 +15,7 @@ def is_final(receipt: Mapping[str, Any]) -> bool:
     """
     status = receipt.get("status")
     if status != "unknown":
-        return status in FINAL
+        return isinstance(status, str) and status in FINAL
     error = receipt.get("error")
     error = error if isinstance(error, dict) else {}
     details = error.get("details")

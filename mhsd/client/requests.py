@@ -6,16 +6,18 @@ capability.
 
 import getpass
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from typing import Any
 
 from mhsd import __version__
-from mhsd.client.calls import limit
+from mhsd.client.calls import limit, moment_s
+from mhsd.client.continuity import number
 from mhsd.client.errors import MHSError, error
 from mhsd.client.naming import devices_of, listed, matching
 
 DEFAULT_TTL_S = 600
 DEFAULT_DEADLINE_MS = 30_000
+_LONGEST_LIFE_S = 86_400.0
+"""The next heartbeat tells what is left of a longer life."""
 
 
 def member(answered: Mapping[str, Any], name: str) -> str:
@@ -24,6 +26,14 @@ def member(answered: Mapping[str, Any], name: str) -> str:
     if not isinstance(text, str):
         raise error("MHS.PROTOCOL.INVALID_REQUEST", f"the endpoint's answer has no {name}")
     return text
+
+
+def first_seq(granted: Mapping[str, Any]) -> int:
+    """The number of a subscription's first event."""
+    try:
+        return number(granted.get("seq_start", 1))
+    except ValueError:
+        raise error("MHS.PROTOCOL.INVALID_REQUEST", "the endpoint's seq_start is no number") from None
 
 
 def device_named(hello: Mapping[str, Any], reference: str | None) -> str:
@@ -150,12 +160,9 @@ def given(**params: Any) -> dict[str, Any]:
 
 
 def lifetime_s(answered: Mapping[str, Any], endpoint_time_s: float) -> float:
-    """Seconds from now to `expires_at` by the endpoint's clock, at least 1."""
-    try:
-        expires_s = datetime.fromisoformat(member(answered, "expires_at")).timestamp()
-    except ValueError:
-        raise error("MHS.PROTOCOL.INVALID_REQUEST", "the endpoint's expires_at is no time") from None
-    return max(1.0, expires_s - endpoint_time_s)
+    """Seconds from now to `expires_at` by the endpoint's clock, at least 1 and at most a day."""
+    expires_s = moment_s(member(answered, "expires_at"), "expires_at")
+    return min(max(1.0, expires_s - endpoint_time_s), _LONGEST_LIFE_S)
 
 
 def operation_unknown(operation_id: str) -> MHSError:

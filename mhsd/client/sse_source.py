@@ -75,7 +75,7 @@ class SseSource:
                 if not may_ask_again(refusal, was_open=self._was_open):
                     self._give_up(refusal)
                     return
-                at_least_s = retry_after_s(refusal)
+                at_least_s = refusal.retry_after_s or 0.0
             pause_s = self._backoff.pause_s(at_least_s)
             if pause_s is None:
                 self._give_up(problem)
@@ -126,9 +126,3 @@ def may_ask_again(refusal: MHSError, *, was_open: bool) -> bool:
         return was_open
     is_away = refusal.mhs_code == "MHS.TRANSPORT.UNAVAILABLE" and (refusal.http_status or 0) >= 500
     return is_away or refusal.mhs_code == "MHS.LIMIT.RATE_EXCEEDED"
-
-
-def retry_after_s(refusal: MHSError) -> float:
-    """How long the endpoint asks to wait, which refused a stream."""
-    retry_after_ms = refusal.details.get("retry_after_ms")
-    return retry_after_ms / 1000 if isinstance(retry_after_ms, int) else 0.0

@@ -25,6 +25,9 @@ STOP_GRACE_S = 15.0
 """How long the child may take to bring its devices to their safe state, after its stdin ended and again
 after SIGTERM; more than the endpoint's own stop grace."""
 
+_LONGEST_POLL_S = 3600.0
+"""A longer wait is made of several of these: `poll` counts milliseconds in an int."""
+
 KEPT_LINES = 40
 """How much of what the child says on stderr is kept for the message that tells of its failure."""
 
@@ -109,12 +112,15 @@ class StdioTransport:
             raise NotSent("an earlier request could not be written to the endpoint")
         try:
             rest = memoryview(line)
+            writable = select.poll()  # `select` knows no descriptor above 1023.
+            writable.register(self._stdin, select.POLLOUT)
             while rest:
                 left_s = until_mono_s - time.monotonic()
-                if left_s <= 0 or not select.select([], [self._stdin], [], left_s)[1]:
+                if left_s <= 0:
                     raise TimeoutError("the endpoint does not read its requests")
-                with contextlib.suppress(BlockingIOError):
-                    rest = rest[os.write(self._stdin, rest) :]
+                if writable.poll(min(left_s, _LONGEST_POLL_S) * 1000):
+                    with contextlib.suppress(BlockingIOError):
+                        rest = rest[os.write(self._stdin, rest) :]
         except (OSError, ValueError) as problem:
             if len(rest) == len(line):
                 raise NotSent(self._failure(f"nothing could be written to the endpoint: {problem}")) from None

@@ -407,10 +407,25 @@ def test_what_a_code_file_leaves_open_is_closed_at_its_end(
     broken.client.close()
 
 
-@pytest.mark.parametrize("endpoint", ["ftp://bench", "", "stdio:", "bench"])
-def test_an_address_of_another_form_is_a_usage_error(endpoint: str) -> None:
+@pytest.mark.parametrize("endpoint", ["ftp://bench", "", "stdio:", "bench", [], [""], ["mhsd", 1], b"bench"])
+def test_an_address_of_another_form_is_a_usage_error(endpoint: Any) -> None:
     with pytest.raises(BadEndpoint):
         mhsd.connect(endpoint)
+
+
+@pytest.mark.parametrize("timeout_s", [0, -1, float("inf"), float("nan"), 1e300])
+def test_a_time_that_cannot_be_waited_is_a_usage_error(timeout_s: float) -> None:
+    """[TPT-056]"""
+    with pytest.raises(ValueError, match="timeout_s is a number of seconds above 0"):
+        mhsd.connect("http://127.0.0.1:1", timeout_s=timeout_s)
+
+
+def test_certificate_files_that_cannot_be_used_are_a_usage_error(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("MHS_CA_FILE", str(tmp_path / "nowhere.pem"))
+    with pytest.raises(ValueError, match=r"MHS_CA_FILE: .*nowhere.pem cannot be read"):
+        mhsd.connect("https://127.0.0.1:1")
 
 
 def test_a_command_is_a_list_of_words() -> None:

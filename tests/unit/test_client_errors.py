@@ -1,11 +1,17 @@
 """Errors as a caller sees them, and the client's copies of the spec's tables."""
 
+import copy
+import pickle
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
 from mhsd.base.errors import ERRORS
 from mhsd.base.resources import METHODS
 from mhsd.client import errors
 from mhsd.client.calls import DEADLINED, EFFECTFUL
+from mhsd.client.documents import Receipt
 
 
 def test_the_clients_own_codes_are_rows_of_the_error_table() -> None:
@@ -71,3 +77,18 @@ def test_an_error_object_of_a_foreign_endpoint_may_lack_anything(answered: objec
     assert raised.mhs_code == "MHS.INTERNAL.ERROR"
     assert raised.message
     assert raised.retryable is False
+
+
+@pytest.mark.parametrize(
+    "copied", [copy.copy, copy.deepcopy, lambda error: pickle.loads(pickle.dumps(error))]
+)
+def test_an_error_survives_a_copy_and_a_pool_of_processes(copied: Callable[[Any], Any]) -> None:
+    """[TPT-055]"""
+    unknown = errors.from_answer({"message": "no", "data": {"mhs_code": "MHS.X.Y", "details": {"a": 1}}}, 403)
+    unknown.add_note("while sweeping")
+    rejected = errors.MHSRejected(Receipt({"status": "rejected", "error": {"mhs_code": "MHS.SAFETY.X"}}))
+    for told in (unknown, rejected, errors.error("MHS.TRANSPORT.UNAVAILABLE", "away", "Wait.")):
+        again = copied(told)
+        assert type(again) is type(told)
+        assert (str(again), again.args, vars(again)) == (str(told), told.args, vars(told))
+    assert copied(rejected).receipt == rejected.receipt

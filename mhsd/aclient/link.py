@@ -157,6 +157,7 @@ class Link:
 def _is_of_a_double(value: dict[str, Any]) -> bool:
     """Whether an error says that its id was used before. This client uses none twice, so the network has doubled the
     request, and the answer to the first copy is still to come."""
-    data = (value.get("error") or {}).get("data")
+    problem = value.get("error")
+    data = problem.get("data") if isinstance(problem, dict) else None
     details = data.get("details") if isinstance(data, dict) else None
     return isinstance(details, dict) and details.get("reason") == "duplicate_id"

@@ -39,7 +39,8 @@ class Pulse:
         self._due_mono_s = trio.current_time() + (every_s or 0.0)
         self._holders = 0
         self._is_over = False
-        self._running: trio.CancelScope | None = None
+        self._is_running = False
+        self._resting = trio.CancelScope()
 
     @asynccontextmanager
     async def held(self) -> AsyncIterator[None]:
@@ -53,37 +54,45 @@ class Pulse:
     def hold(self) -> None:
         """One more thing is open."""
         self._holders += 1
-        if self._running is None and not self._is_over:
-            self._running = trio.CancelScope()
-            self._nursery.start_soon(self._run, self._running)
+        if not self._is_running and not self._is_over:
+            self._is_running = True
+            self._nursery.start_soon(self._run)
 
     def release(self) -> None:
-        """One thing less."""
+        """One thing less. A heartbeat that is on its way is not called back: calls that are short would end it every
+        time, and the session with it."""
         self._holders -= 1
-        if self._holders == 0 and self._running is not None:
-            self._running.cancel()
-            self._running = None
+        if self._holders == 0:
+            self._resting.cancel()
 
     def end(self) -> None:
         """No further heartbeat is begun."""
         self._is_over = True
-        if self._running is not None:
-            self._running.cancel()
-            self._running = None
+        self._resting.cancel()
 
-    async def _run(self, scope: trio.CancelScope) -> None:
-        with scope:
-            while True:
-                await trio.sleep_until(self._due_mono_s)
-                again_s = None
-                try:
-                    await self._beat()
-                    await self._look()
-                except (TransportError, OutcomeUnknown):
-                    again_s = AGAIN_S
-                except MHSError as refusal:
-                    if isinstance(refusal, SessionError | AuthError):
-                        self.end()
-                        self._over(refusal)
-                pauses_s = [pause_s for pause_s in (again_s, self.every_s) if pause_s is not None]
-                self._due_mono_s = trio.current_time() + min(pauses_s, default=AGAIN_S)
+    async def _run(self) -> None:
+        try:
+            while self._holders and not self._is_over:
+                if trio.current_time() >= self._due_mono_s:
+                    pause_s = await self._tend()
+                    self._due_mono_s = trio.current_time() + pause_s
+                    continue
+                with trio.CancelScope() as self._resting:
+                    await trio.sleep_until(self._due_mono_s)
+        finally:
+            self._is_running = False
+
+    async def _tend(self) -> float:
+        """One heartbeat; returns the seconds until the next."""
+        again_s = None
+        try:
+            await self._beat()
+            await self._look()
+        except (TransportError, OutcomeUnknown):
+            again_s = AGAIN_S
+        except MHSError as refusal:
+            if isinstance(refusal, SessionError | AuthError):
+                self.end()
+                self._over(refusal)
+        pauses_s = [pause_s for pause_s in (again_s, self.every_s) if pause_s is not None]
+        return min(pauses_s, default=AGAIN_S)

@@ -260,13 +260,14 @@ class Heart:
     def __init__(self, nursery: trio.Nursery, every_s: float | None = 10.0) -> None:
         self.beats: list[float] = []
         self.looks = 0
+        self.takes_s = 0.0
         self.over: list[MHSError] = []
         self.problems: list[MHSError | None] = []
         self.pulse = Pulse(nursery, beat=self.beat, look=self.look, over=self.over.append, every_s=every_s)
         self._begin_mono_s = trio.current_time()
 
     async def beat(self) -> None:
-        await trio.lowlevel.checkpoint()
+        await trio.sleep(self.takes_s)
         self.beats.append(trio.current_time() - self._begin_mono_s)
         self.pulse.every_s = self.pulse.every_s or 20.0
         problem = self.problems.pop(0) if self.problems else None
@@ -312,6 +313,29 @@ async def test_a_heartbeat_that_got_lost_is_followed_by_the_next(
         await trio.sleep(12)
     assert heart.beats == pytest.approx([10, 11])
     assert heart.over == []
+
+
+async def test_calls_that_are_shorter_than_a_heartbeat_do_not_keep_it_from_going_out(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    """[MHSD-4-29] A program that does one short thing after the other is alive."""
+    heart = Heart(nursery)
+    heart.takes_s = 1.0
+    for _ in range(60):
+        async with heart.pulse.held():
+            await trio.sleep(0.5)
+    assert heart.beats == pytest.approx([11, 22])
+
+
+async def test_no_heartbeat_is_begun_after_the_end(nursery: trio.Nursery, autojump_clock: MockClock) -> None:
+    heart = Heart(nursery)
+    async with heart.pulse.held():
+        await trio.sleep(1)
+        heart.pulse.end()
+        await trio.sleep(50)
+    async with heart.pulse.held():
+        await trio.sleep(50)
+    assert heart.beats == []
 
 
 async def test_a_refused_heartbeat_says_that_the_session_is_over(

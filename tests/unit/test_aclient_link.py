@@ -171,6 +171,19 @@ async def test_the_refusal_of_a_double_is_not_the_answer(
     assert asked.outcome == Answer(answer("a"))
 
 
+@pytest.mark.parametrize("problem", ["boom", 1, None, [], {"data": "boom"}, {"data": {"details": "boom"}}])
+async def test_an_error_that_is_none_is_an_answer_all_the_same(
+    pair: Pair, link: Link, nursery: trio.Nursery, problem: Any
+) -> None:
+    """And does not end the program of whoever asked."""
+    asked = Asked(link, nursery, "a")
+    await wait_all_tasks_blocked()
+    said = {"jsonrpc": "2.0", "id": "a", "error": problem}
+    pair.say(said)
+    await wait_all_tasks_blocked()
+    assert asked.outcome == Answer(said)
+
+
 async def test_an_error_without_an_id_answers_the_only_call_that_is_open(
     pair: Pair, link: Link, nursery: trio.Nursery
 ) -> None:

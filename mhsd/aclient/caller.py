@@ -94,18 +94,22 @@ class AsyncCaller:
         what the endpoint allows; the answer is waited for a little longer. What changes something is sent once; a
         question whose connection broke is asked once more. Cancelling the wait cancels nothing at the endpoint.
         """
-        if method not in calls.BEFORE_HELLO:
-            await self._hello_first()
         deadline_s = self.timeout_s if deadline_s is None else deadline_s
+        if method not in calls.BEFORE_HELLO:
+            await self._hello_first(deadline_s)
         params, wait_s = calls.budget(method, params, deadline_s, self._agreed)
         return await self._call(method, params, wait_s)
 
-    async def _hello_first(self) -> None:
-        try:
-            await self.hello()
-        except OutcomeUnknown as lost:
-            # Whoever waits for a command must not take a lost hello for a lost command.
-            raise calls.unsent(NotSent(lost.message)) from None
+    async def _hello_first(self, deadline_s: float) -> None:
+        """Tasks say hello one after the other until one has succeeded, and each waits for its own time only."""
+        with trio.move_on_after(deadline_s):
+            try:
+                await self.hello()
+            except OutcomeUnknown as lost:
+                # Whoever waits for a command must not take a lost hello for a lost command.
+                raise calls.unsent(NotSent(lost.message)) from None
+            return
+        raise calls.unsent(NotSent(f"{self.transport.url} answered no hello within {deadline_s:g} s"))
 
     async def _call(
         self, method: str, params: Mapping[str, Any], wait_s: float, send: Send | None = None

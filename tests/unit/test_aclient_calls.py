@@ -187,3 +187,24 @@ async def test_hello_is_said_once_however_many_ask() -> None:
         for _ in range(5):
             nursery.start_soon(caller.hello)
     assert greeted == [1]
+
+
+async def test_nobody_waits_longer_for_hello_than_the_call_may_take(autojump_clock: MockClock) -> None:
+    """[TPT-056] Also not behind all the others who say hello to an endpoint that is silent."""
+
+    class Silent(Scripted):
+        async def greet(self, greet: Greet) -> None:
+            await trio.sleep_forever()
+
+    caller, ended = AsyncCaller(Silent(), timeout_s=10), []
+
+    async def ask() -> None:
+        with pytest.raises(TransportError, match="answered no hello within 10 s; nothing was sent"):
+            await caller.call("mhs.command")
+        ended.append(trio.current_time())
+
+    begin = trio.current_time()
+    async with trio.open_nursery() as nursery:
+        for _ in range(20):
+            nursery.start_soon(ask)
+    assert [mono_s - begin for mono_s in ended] == pytest.approx([10] * 20)

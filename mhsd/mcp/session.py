@@ -120,8 +120,9 @@ class McpSession:
             value = decode(line, **sizes)
         except Fault as fault:
             code = PARSE_ERROR if fault.mhs_code == "MHS.PROTOCOL.PARSE_ERROR" else INVALID_REQUEST
-            stops = _stops(decode_lenient(line, **sizes)) if mentions_stop else ()
-            return Reply(_error(None, code, fault.message, fault.data()), stops)
+            understood = decode_lenient(line, **sizes)
+            stops = _stops(understood) if mentions_stop else ()
+            return Reply(_error(self._id_in(understood, line), code, fault.message, fault.data()), stops)
         received = self._received(value)
         if mentions_stop and not isinstance(received, Call):
             return Reply(received.data if isinstance(received, Reply) else None, _stops(value))
@@ -148,6 +149,17 @@ class McpSession:
             return self._notified(method, params)
         assert request_id is not None
         return self._asked(request_id, method, {} if params is None else params)
+
+    def _id_in(self, understood: Any, line: bytes) -> str | int | None:
+        """The id of a request in bad JSON, whose sender waits for an answer to it: some hosts write half of a
+        surrogate pair into an argument. None where it cannot be told for certain."""
+        if type(understood) is not dict or "method" not in understood:
+            return None
+        request_id = understood.get("id")
+        if type(request_id) not in (str, int) or request_id in self._open:
+            return None
+        # A text that had to be mended is another id.
+        return request_id if _encode(request_id).encode() in line else None
 
     @staticmethod
     def too_long() -> Reply:

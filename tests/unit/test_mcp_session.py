@@ -110,9 +110,17 @@ def test_a_number_and_its_text_are_two_ids() -> None:
     ("line", "request_id", "code"),
     [
         (b"{", None, -32700),
-        (b'{"jsonrpc":"2.0","id":1,"id":2,"method":"ping"}', None, -32700),
+        (b'{"jsonrpc":"2.0","id":1,"method":"ping","params":{"x":1,"x":2}}', 1, -32700),
         (b"\xff\xfe", None, -32700),
-        (b'{"jsonrpc":"2.0","id":1,"method":"ping","params":"\\ud800"}', None, -32700),
+        (b'{"jsonrpc":"2.0","id":1,"method":"ping","params":"\\ud800"}', 1, -32700),
+        (b'{"jsonrpc":"2.0","id":"a","method":"ping","params":"\xff"}', "a", -32700),
+        (b'{"jsonrpc":"2.0","id":"a","method":"ping","params":[NaN]}', "a", -32700),
+        (b'\xef\xbb\xbf{"jsonrpc":"2.0","id":1,"method":"initialize"}', 1, -32700),
+        (b'{"jsonrpc":"2.0","id":1,"method":"ping"} {}', 1, -32700),
+        (b'{"jsonrpc":"2.0","id":"\\ud800","method":"ping"}', None, -32700),
+        (b'{"jsonrpc":"2.0","id":"\xff","method":"ping"}', None, -32700),
+        (b'{"jsonrpc":"2.0","id":true,"method":"ping","params":NaN}', None, -32700),
+        (b'{"jsonrpc":"2.0","id":1,"result":NaN}', None, -32700),
         (b'{"jsonrpc":"2.0","id":NaN,"method":"ping"}', None, -32700),
         (b"[]", None, -32600),
         (b'[{"jsonrpc":"2.0","id":1,"method":"ping"}]', None, -32600),
@@ -140,6 +148,13 @@ def test_a_malformed_line_is_answered_once_and_changes_nothing(
     assert _code(session.receive(line)) == (request_id, code)
     assert session.open_calls == ()
     assert _reply(_ask(session, "ping"))["result"] == {}
+
+
+def test_bad_json_under_an_id_that_is_in_use_does_not_answer_the_call_that_has_it() -> None:
+    session = _greeted()
+    call = _call(session, 5)
+    assert _code(session.receive(b'{"jsonrpc":"2.0","id":5,"method":"ping","params":NaN}')) == (None, -32700)
+    assert session.open_calls == (call,)
 
 
 def test_a_line_that_is_too_long_is_refused_with_the_limit() -> None:

@@ -43,7 +43,10 @@ Item = Gap | tuple[int, bytes]
 
 @attrs.define(eq=False)
 class Cursor:
-    """Where one consumer stands. `behind` is true from its first loss until it has caught up."""
+    """Where one consumer stands. `behind` is true from its first loss until it has caught up.
+
+    One that begins behind what is kept is late and not slow: its gap says all that there is to say.
+    """
 
     next_seq: int
     behind: bool = False
@@ -82,7 +85,8 @@ class EventLog:
     def cursor(self, after: int | None = None) -> Cursor:
         """A new consumer: from the first seq on, or from the one after `after`, as far as there is such a one."""
         start = self.first_seq if after is None else after + 1
-        return Cursor(min(max(start, self.first_seq), self.next_seq))
+        next_seq = min(max(start, self.first_seq), self.next_seq)
+        return Cursor(next_seq, behind=next_seq < self.oldest_seq)
 
     def has_more(self, cursor: Cursor) -> bool:
         return cursor.next_seq < self.next_seq

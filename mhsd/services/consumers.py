@@ -66,8 +66,8 @@ class Subscription:
         self.readers: dict[EventStream, Cursor] = {}
         self.connection: EventStream | None = None
         """The connection that its events go to; None for those that only SSE streams read."""
-        self.left: Cursor | None = None
-        """Where the connection that is gone has stopped reading."""
+        self.left_seq: int | None = None
+        """The last seq that was read on the connection that is gone."""
 
     @property
     def principal_id(self) -> str:
@@ -186,7 +186,7 @@ class EventStream:
         self.end()
         for subscription, cursor in list(self.cursors.items()):
             if subscription.connection is self:
-                subscription.left = cursor
+                subscription.left_seq = cursor.next_seq - 1
             self.detach(subscription)
         self._owner.forget(self)
 

@@ -121,7 +121,7 @@ class Subscriptions:
         if connection is None or subscription.ended:
             return
         if connection.closed:
-            subscription.left = subscription.log.cursor()
+            subscription.left_seq = subscription.log.first_seq - 1
             self._orphans.add(subscription.session.session_id)
         else:
             connection.attach(subscription, subscription.log.cursor())
@@ -257,10 +257,10 @@ class Subscriptions:
             return
         self._orphans.discard(session.session_id)
         for subscription in self._sessions[session.session_id].subscriptions.values():
-            if subscription.left is not None:
+            if subscription.left_seq is not None:
                 subscription.connection = connection
-                connection.attach(subscription, subscription.left)
-                subscription.left = None
+                connection.attach(subscription, subscription.log.cursor(subscription.left_seq))
+                subscription.left_seq = None
 
     # The tasks.
 

@@ -129,6 +129,21 @@ def test_what_is_no_longer_kept_is_a_gap_that_is_named(tmp_path: Path) -> None:
     assert gap["subscription_id"] == subscription
 
 
+def test_who_comes_back_often_pushes_out_nothing_that_is_kept(tmp_path: Path) -> None:
+    """TPT-018: what is buffered is resumed at the next seq, however many streams have begun behind it."""
+    with running("http", tmp_path, *UNHURRIED, "--event-buffer", "4") as lab:
+        session = lab.open()
+        subscription = subscribe(session)["subscription_id"]
+        step(session, 10)
+        for _ in range(3):
+            with EventReader(lab, session.id) as reader:
+                gap, *events = reader.take(5)
+            assert (gap["type"], gap["from"], gap["to"]) == ("gap", 1, 6)
+            assert seqs(events) == [7, 8, 9, 10]
+        with EventReader(lab, session.id, last_event_id=f"{subscription}:7") as reader:
+            assert seqs(reader.take(3)) == [8, 9, 10]
+
+
 def test_a_subscription_that_the_last_event_id_does_not_name_comes_from_its_start(
     lab: Lab, session: Session
 ) -> None:

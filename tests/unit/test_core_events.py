@@ -91,6 +91,21 @@ def test_a_lag_is_told_once_until_the_consumer_has_caught_up() -> None:
     assert log.note_lag(cursor, backpressure_of)
 
 
+def test_who_comes_late_is_told_of_the_gap_and_takes_no_event_from_the_log() -> None:
+    """[EVT-006, TPT-018]"""
+    log = EventLog(1, max_events=2)
+    for _ in range(5):
+        log.append(b"event")
+    for after in (None, 0, 2):
+        late = log.cursor(after)
+        assert not log.note_lag(late, backpressure_of)
+        assert list(log.read(late, 100)) == [Gap((after or 0) + 1, 3), (4, b"event"), (5, b"event")]
+    assert list(log.read(log.cursor(after=4), 100)) == [(5, b"event")], "who can go on, goes on"
+    for _ in range(3):
+        log.append(b"event")
+    assert log.note_lag(late, backpressure_of), "from now on it is slow"
+
+
 def backpressure_of(dropped: int) -> bytes:
     return b"%d lost" % dropped
 

@@ -16,7 +16,7 @@ from mhsd.client.endpoint import HttpEndpoint
 from mhsd.client.errors import from_answer
 from mhsd.client.http import CONNECT_TIMEOUT_S, IDLE_S, Tls
 from mhsd.client.http_answers import answer_of
-from mhsd.client.transport import MAX_ANSWER_BYTES, Answer, Lost, NotSent
+from mhsd.client.transport import MAX_ANSWER_BYTES, Answer, Lost, NotSent, Over
 
 BROKEN = (*GONE, h11.ProtocolError)
 
@@ -181,7 +181,7 @@ class HttpTransport:
     async def connection(self, *, fresh: bool = False) -> Connection:
         """A connection that nobody else uses: one that rests, or a new one; NotSent where there is none."""
         if self._closed:
-            raise NotSent("the client is closed")
+            raise Over("the client is closed")
         while self._resting and not fresh:
             connection = self._resting.pop()
             if connection.is_fresh():

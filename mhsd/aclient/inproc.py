@@ -14,7 +14,7 @@ import trio
 from mhsd.aclient.events import EventHub
 from mhsd.aclient.transport import EventsWanted, Greet
 from mhsd.client.errors import no_more_events
-from mhsd.client.transport import Answer, Lost, NotSent, is_answer
+from mhsd.client.transport import Answer, Lost, Over, is_answer
 from mhsd.protocol.dispatch import Dispatch, Exchange
 from mhsd.protocol.peer import Peer
 
@@ -43,7 +43,7 @@ class InProcessTransport:
     ) -> Answer:
         """One request and its answer. Who gives up waiting ends the wait, and nothing that has begun."""
         if self._closed:
-            raise NotSent("the client is closed")
+            raise Over("the client is closed")
         with trio.move_on_after(timeout_s) as scope:
             entered = await self._enter(body)
             exchange = entered if isinstance(entered, Exchange) else await entered

@@ -17,7 +17,14 @@ from mhsd.aclient.feed import Feed
 from mhsd.aclient.pulse import Pulse
 from mhsd.client import requests
 from mhsd.client.documents import Receipt
-from mhsd.client.errors import AnswerLost, MHSError, OutcomeUnknown, SessionError, TransportError
+from mhsd.client.errors import (
+    AnswerLost,
+    MHSError,
+    OutcomeUnknown,
+    SessionError,
+    TransportError,
+    TransportOver,
+)
 from mhsd.client.receipts import is_final
 from mhsd.client.requests import DEFAULT_DEADLINE_MS, Stream, given
 
@@ -224,6 +231,8 @@ class AsyncSession:
         while True:
             try:
                 return self._tracked(Receipt(await self._call("mhs.operations.get", which)))
+            except TransportOver:
+                raise
             except (TransportError, OutcomeUnknown):
                 pause_s = backoff.pause_s()
                 if pause_s is None:
@@ -246,7 +255,8 @@ class AsyncSession:
         """The final receipt of the operation that `receipt` belongs to; a final one is returned as it is.
 
         It ends when the operation does, for which the endpoint allows its capability's `max_duration_ms`.
-        `on_progress` is given every receipt on the way.
+        `on_progress` is given every receipt on the way. OutcomeUnknown, with its ids in the details, where no more can
+        be found out of what had begun [TPT-062].
         """
         receipt, pause_s = Receipt(receipt), POLL_S
         async with self._pulse.held():
@@ -255,7 +265,10 @@ class AsyncSession:
                     on_progress(receipt)
                 await trio.sleep(pause_s)
                 pause_s = min(MOST_POLL_S, pause_s * 1.5)
-                receipt = await self.operation(receipt.operation_id)
+                try:
+                    receipt = await self.operation(receipt.operation_id)
+                except MHSError as problem:
+                    raise requests.fate_unknown(receipt, problem) from problem
         return receipt
 
     async def cancel(self, operation: str | Mapping[str, Any], *, deadline_s: float | None = None) -> Receipt:

@@ -21,7 +21,7 @@ from mhsd.aclient.transport import EventsWanted, Greet
 from mhsd.client.endpoint import StdioEndpoint
 from mhsd.client.errors import no_more_events
 from mhsd.client.stdio import KEPT_LINES, STOP_GRACE_S, ChildFailed, cannot_start
-from mhsd.client.transport import MAX_ANSWER_BYTES, Answer, Lost, NotSent
+from mhsd.client.transport import MAX_ANSWER_BYTES, Answer, Lost, NotSent, Over
 from mhsd.wire.framing import Excess, LineSplitter
 
 _LOG_LINE_BYTES = 65536
@@ -131,7 +131,8 @@ class StdioTransport:
         try:
             return await self._link.exchange(request_id, body, timeout_s, urgent=urgent)
         except NotSent as problem:
-            raise NotSent(await self._explained(str(problem))) from None
+            kind = Over if self._link.broken.is_set() else NotSent
+            raise kind(await self._explained(str(problem))) from None
         except Lost as problem:
             if problem.timed_out:
                 raise

@@ -28,7 +28,7 @@ from mhsd.client.errors import MHSError, OutcomeUnknown, TransportError, from_an
 from mhsd.client.http import CONNECT_TIMEOUT_S, Tls
 from mhsd.client.http_answers import answer_of
 from mhsd.client.sse_source import STEADY_S
-from mhsd.client.transport import MAX_ANSWER_BYTES, Answer, NotSent
+from mhsd.client.transport import MAX_ANSWER_BYTES, Answer, NotSent, Over
 
 WS_PATH = "/mhs/v1/ws"
 SUBPROTOCOL = "mhs.v1"
@@ -223,7 +223,7 @@ class WsTransport:
 
     async def _open(self) -> Link:
         if self._is_closed:
-            raise NotSent("the client is closed")
+            raise Over("the client is closed")
         stream = await connect(self.place, self._context)
         link: Link = await self._nursery.start(self._serve, stream)
         return link

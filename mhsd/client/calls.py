@@ -9,8 +9,8 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from mhsd import MHS_VERSION, __version__
-from mhsd.client.errors import AnswerLost, MHSError, error, from_answer
-from mhsd.client.transport import Answer, Lost, NotSent
+from mhsd.client.errors import AnswerLost, MHSError, TransportError, TransportOver, error, from_answer
+from mhsd.client.transport import Answer, Lost, NotSent, Over
 
 DEADLINED = frozenset(
     {
@@ -187,10 +187,11 @@ def too_many() -> MHSError:
 
 def unsent(problem: NotSent) -> MHSError:
     """The error of a request that never left."""
-    return error(
+    kind = TransportOver if isinstance(problem, Over) else TransportError
+    return kind(
         "MHS.TRANSPORT.UNAVAILABLE",
         f"{problem}; nothing was sent",
-        "Check that mhsd runs at this address, then repeat the command.",
+        remediation="Check that mhsd runs at this address, then repeat the command.",
     )
 
 

@@ -13,7 +13,7 @@ from mhsd.base.ids import Ids
 from mhsd.client import calls
 from mhsd.client.calls import DEFAULT_TIMEOUT_S, Agreed
 from mhsd.client.endpoint import Endpoint, HttpEndpoint, parse_endpoint
-from mhsd.client.errors import MHSError, error
+from mhsd.client.errors import MHSError, OutcomeUnknown, error
 from mhsd.client.http import HttpTransport, Tls
 from mhsd.client.pacing import Pace
 from mhsd.client.stdio import StdioTransport
@@ -86,9 +86,16 @@ class Client:
         deadline. A client that sends much keeps to the endpoint's limits by itself.
         """
         if method not in calls.BEFORE_HELLO and (self.transport.needs_hello or self._pace.wants_hello):
-            self.hello()
+            self._hello_first()
         deadline_s = self.timeout_s if deadline_s is None else deadline_s
         return self._call(method, *calls.budget(method, params, deadline_s, self._agreed))
+
+    def _hello_first(self) -> None:
+        try:
+            self.hello()
+        except OutcomeUnknown as lost:
+            # Whoever waits for a command must not take a lost hello for a lost command.
+            raise calls.unsent(NotSent(lost.message)) from None
 
     def _call(self, method: str, params: Mapping[str, Any], wait_s: float) -> dict[str, Any]:
         until_mono_s = time.monotonic() + wait_s

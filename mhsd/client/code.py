@@ -188,10 +188,17 @@ class CodeClient(Client):
         inner = Session(self, str(given.get("session_id")))
         inner.attempts = ATTEMPTS
         try:
-            return noted(Receipt(inner.follow(given, _wrapped(on_progress))))
+            final = Receipt(inner.follow(given, _wrapped(on_progress)))
         except SessionError:
-            with self.session([str(given.get("device_id"))], []) as reading:
-                return reading.wait(given, on_progress=on_progress)
+            final = self.found_out(given, on_progress)
+        return noted(final)
+
+    def found_out(
+        self, receipt: Mapping[str, Any], on_progress: Callable[[Receipt], None] | None = None
+    ) -> Receipt:
+        """The final receipt of an operation whose session is over, asked for in a session of its own [TPT-061]."""
+        with self.session([str(receipt.get("device_id"))], []) as reading:
+            return reading.follow(receipt, on_progress)
 
     # Safety: none of it waits for a session.
 

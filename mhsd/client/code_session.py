@@ -171,9 +171,18 @@ class CodeSession:
     def _known(self, sent: Mapping[str, Any]) -> dict[str, Any] | None:
         return self._inner.look_up(sent["command_id"], sent["device_id"])
 
-    def _followed(self, receipt: Receipt, on_progress: OnProgress | None) -> Receipt:
+    def follow(self, receipt: Mapping[str, Any], on_progress: OnProgress | None = None) -> Receipt:
+        """The final receipt of an operation, asked for in this session; SessionError when this session is over."""
         shown = None if on_progress is None else lambda document: on_progress(Receipt(document))
-        return Receipt(self._inner.follow(receipt, shown))
+        with self._pulse.held():
+            return Receipt(self._inner.follow(dict(receipt), shown))
+
+    def _followed(self, receipt: Receipt, on_progress: OnProgress | None) -> Receipt:
+        try:
+            return self.follow(receipt, on_progress)
+        except SessionError:
+            # Its time is over, or its endpoint was started again. Another session can still ask.
+            return self.client.found_out(receipt, on_progress)
 
     @contextlib.contextmanager
     def _stopped_by_ctrl_c(self, known: Callable[[], dict[str, Any] | None]) -> Iterator[None]:

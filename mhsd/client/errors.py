@@ -136,6 +136,10 @@ class TransportError(MHSError):
     """Nothing was sent, or the endpoint said that it does not serve now (`MHS.TRANSPORT.*`)."""
 
 
+class TransportOver(TransportError):
+    """Nothing was sent, nor will be: the client is closed, or the child that it started has ended."""
+
+
 class OutcomeUnknown(MHSError):
     """The request may have been carried out and its answer is lost (`MHS.OUTCOME.*`) [TPT-062]."""
 

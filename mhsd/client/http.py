@@ -16,7 +16,7 @@ from mhsd.client.endpoint import HttpEndpoint
 from mhsd.client.errors import from_answer
 from mhsd.client.http_answers import answer_of
 from mhsd.client.sse_source import SseSource
-from mhsd.client.transport import MAX_ANSWER_BYTES, Answer, Lost, NotSent, Sink, Source
+from mhsd.client.transport import MAX_ANSWER_BYTES, Answer, Lost, NotSent, Over, Sink, Source
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -290,7 +290,7 @@ class HttpTransport:
     def _connection(self, until_mono_s: float) -> _Connection:
         with self._lock:
             if self._closed:
-                raise NotSent("the client is closed")
+                raise Over("the client is closed")
             while self._resting:
                 connection = self._resting.pop()
                 if connection.is_fresh():

@@ -11,7 +11,7 @@ from typing import Any
 from mhsd import __version__
 from mhsd.client.calls import limit, moment_s
 from mhsd.client.continuity import number
-from mhsd.client.errors import MHSError, error
+from mhsd.client.errors import AuthError, MHSError, SessionError, error
 from mhsd.client.naming import devices_of, listed, matching
 
 DEFAULT_TTL_S = 600
@@ -171,6 +171,22 @@ def operation_unknown(operation_id: str) -> MHSError:
         "MHS.OPERATION.UNKNOWN",
         f"the endpoint knows no operation {operation_id}",
         "Check the id, and that the endpoint is the one that accepted the command.",
+    )
+
+
+def fate_unknown(receipt: Mapping[str, Any], problem: MHSError) -> MHSError:
+    """What an operation that had begun is said to be when it cannot be asked for any more [TPT-062].
+
+    A session or a credential that is over is told as it is: another one can ask.
+    """
+    if isinstance(problem, SessionError | AuthError):
+        return problem
+    ids = ("operation_id", "command_id", "device_id", "session_id")
+    return error(
+        "MHS.OUTCOME.UNKNOWN",
+        f"what became of operation {receipt.get('operation_id')} could not be found out: {problem.message}",
+        "Read the device's state before you send anything again.",
+        details={**{name: receipt.get(name) for name in ids}, "looked_up": problem.mhs_code},
     )
 
 

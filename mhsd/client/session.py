@@ -14,7 +14,7 @@ from typing import Any
 from mhsd.client import requests
 from mhsd.client.backoff import Backoff
 from mhsd.client.client import Client
-from mhsd.client.errors import AnswerLost, MHSError, OutcomeUnknown, TransportError
+from mhsd.client.errors import AnswerLost, MHSError, OutcomeUnknown, TransportError, TransportOver
 from mhsd.client.receipts import is_final, operation_of
 from mhsd.client.requests import member
 
@@ -122,6 +122,8 @@ class Session:
         while True:
             try:
                 return self.call("mhs.operations.get", which)
+            except TransportOver:
+                raise
             except (TransportError, OutcomeUnknown):
                 pause_s = backoff.pause_s()
                 if pause_s is None:
@@ -137,7 +139,10 @@ class Session:
         return self.call("mhs.operations.cancel", {"operation_id": operation_id}, deadline_s)
 
     def follow(self, receipt: Receipt, on_progress: Callable[[Receipt], None] | None = None) -> Receipt:
-        """Polls until the operation has its final receipt; a final one is returned as it is."""
+        """Polls until the operation has its final receipt; a final one is returned as it is.
+
+        OutcomeUnknown, with its ids in the details, where no more can be found out of what had begun [TPT-062].
+        """
         pause_s = _POLL_S
         while not is_final(receipt):
             operation_id = operation_of(receipt)
@@ -147,7 +152,10 @@ class Session:
                 on_progress(receipt)
             time.sleep(pause_s)
             pause_s = min(_POLL_MAX_S, pause_s * 1.5)
-            receipt = self.operation(operation_id)
+            try:
+                receipt = self.operation(operation_id)
+            except MHSError as problem:
+                raise requests.fate_unknown(receipt, problem) from problem
         return receipt
 
     def settled(self, receipt: Receipt) -> bool:

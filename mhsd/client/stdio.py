@@ -19,7 +19,7 @@ from typing import IO, Any, NamedTuple
 
 from mhsd.client.endpoint import StdioEndpoint
 from mhsd.client.errors import no_more_events
-from mhsd.client.transport import MAX_ANSWER_BYTES, Answer, Lost, NotSent, Sink, Source, is_answer
+from mhsd.client.transport import MAX_ANSWER_BYTES, Answer, Lost, NotSent, Over, Sink, Source, is_answer
 
 STOP_GRACE_S = 15.0
 """How long the child may take to bring its devices to their safe state, after its stdin ended and again
@@ -91,7 +91,7 @@ class StdioTransport:
         inbox: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         with self._lock:
             if self._broken is not None:
-                raise NotSent(self._failure(self._broken))
+                raise Over(self._failure(self._broken))
             self._waiting[request_id] = inbox
         try:
             self._write(body + b"\n", until_mono_s)

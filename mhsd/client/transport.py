@@ -16,6 +16,10 @@ class NotSent(Exception):
     """The endpoint cannot have seen the request: no connection, or nothing was written to it."""
 
 
+class Over(NotSent):
+    """Nor can any later request be sent: the client is closed, or the child that it started has ended."""
+
+
 class Lost(Exception):
     """The request left and no usable answer came; whether it was carried out is not known."""
 

@@ -157,6 +157,50 @@ def test_an_operation_is_asked_for_through_an_outage(start: Start) -> None:
         assert session.wait(session.invoke(STEP, {})).status == "completed"
 
 
+def test_an_operation_outlives_the_session_it_was_begun_in(start: Start) -> None:
+    """[TPT-061]"""
+    sessions = iter(["mhs_s_1", "mhs_s_2", "mhs_s_3"])
+
+    def operation(request: Request) -> Any:
+        over = request.params["session_id"] == "mhs_s_1"
+        return refusal(request, "MHS.SESSION.UNKNOWN") if over else receipt("completed")
+
+    tiny, client = start(
+        session_open=lambda _: {**GRANT, "session_id": next(sessions)},
+        command=lambda _: receipt("running"),
+        operations_get=operation,
+    )
+    session = client.session()
+    assert session.invoke(STEP, {}, wait=True).status == "completed"
+    assert session.wait(receipt("running")).status == "completed"
+    assert [each["capabilities"] for each in of(tiny, "mhs.session.open")] == [["*"], [], []]
+    assert tiny.methods().count("mhs.command") == 1
+
+
+@pytest.mark.parametrize("answer", [lost, lambda r: refusal(r, "MHS.OPERATION.UNKNOWN")])
+def test_what_became_of_an_operation_is_unknown_where_it_cannot_be_asked_for(
+    start: Start, answer: Callable[[Request], Any]
+) -> None:
+    """[TPT-062]"""
+    tiny, client = start(command=lambda _: receipt("running", command_id="c_1"), operations_get=answer)
+    with client.session() as session, pytest.raises(mhsd.OutcomeUnknown, match="operation op_1") as unknown:
+        session.invoke(STEP, {}, wait=True)
+    ids = {"operation_id": "op_1", "command_id": "c_1", "device_id": DEVICE, "session_id": "mhs_s_1"}
+    assert unknown.value.details.items() >= ids.items()
+    assert unknown.value.mhs_code == "MHS.OUTCOME.UNKNOWN"
+    assert tiny.methods().count("mhs.command") == 1
+
+
+def test_a_client_that_is_closed_is_not_asked_again(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, client = start(command=lambda _: receipt("running"))
+    session = client.session()
+    running = session.invoke(STEP, {})
+    client.close()
+    monkeypatch.setattr("mhsd.client.session._BACKOFF_S", 3600.0)
+    with pytest.raises(mhsd.OutcomeUnknown, match="the client is closed"):
+        session.wait(running)
+
+
 def test_a_stop_of_a_device_that_is_named_in_full_is_one_request(start: Start) -> None:
     tiny, client = start(safety_estop=lambda _: receipt("completed"))
     assert client.estop("smoke", device_id=DEVICE).ok

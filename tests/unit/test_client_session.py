@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mhsd.client.client import Client, connect
-from mhsd.client.errors import AnswerLost, MHSError, ProtocolError
+from mhsd.client.errors import AnswerLost, MHSError, ProtocolError, TransportError
 from mhsd.client.receipts import is_final
 from mhsd.client.session import Session
 from tests.cli.tiny import Endpoint, Request, Tiny, refusal
@@ -101,6 +101,15 @@ def test_a_lost_answer_is_looked_up_and_the_command_never_sent_again(start: Star
     assert tiny.methods() == ["mhs.command", "mhs.operations.get"]
     looked_up = tiny.requests[1].params
     assert (looked_up["command_id"], looked_up["device_id"]) == (COMMAND["command_id"], DEVICE)
+
+
+def test_a_lost_hello_is_no_lost_command(start: Start) -> None:
+    """[TPT-062]"""
+    tiny, session = start(hello=lost, command=lambda _: receipt("completed"))
+    session.client.transport.needs_hello = True
+    with pytest.raises(TransportError, match="nothing was sent"):
+        session.mutate("mhs.command", COMMAND)
+    assert set(tiny.methods()) == {"mhs.hello"}
 
 
 def test_a_command_that_the_endpoint_does_not_know_stays_unknown(start: Start) -> None:

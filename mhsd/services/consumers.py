@@ -62,7 +62,7 @@ class Subscription:
         self.ended = False
         self._owner = owner
         self._pacer = Pacer(params.rate_hz) if params.rate_hz is not None else None
-        self._is_scheduled = False
+        self.is_scheduled = False
         self.readers: dict[EventStream, Cursor] = {}
         self.connection: EventStream | None = None
         """The connection that its events go to; None for those that only SSE streams read."""
@@ -87,7 +87,7 @@ class Subscription:
 
     def send_due(self, now_mono_s: float) -> None:
         """Send what was held back and may go now."""
-        self._is_scheduled = False
+        self.is_scheduled = False
         if self._pacer is not None and not self.ended:
             for tail in self._pacer.due(now_mono_s):
                 self._publish(tail)
@@ -96,8 +96,8 @@ class Subscription:
     def _schedule(self) -> None:
         assert self._pacer is not None
         due_mono_s = self._pacer.next_mono_s()
-        if due_mono_s is not None and not self._is_scheduled:
-            self._is_scheduled = True
+        if due_mono_s is not None and not self.is_scheduled:
+            self.is_scheduled = True
             self._owner.call_at(due_mono_s, self)
 
     def _publish(self, tail: bytes) -> None:

@@ -85,7 +85,8 @@ class EmergencyStop:
             request.received_mono_s,
         )
         latch_latency_ms = _elapsed_ms(request.received_mono_s)
-        log.warning("EMERGENCY STOP of %s by %s", [d.device_id for d in devices], request.principal["id"])
+        for device in devices:
+            log.warning("EMERGENCY STOP of %s by %s", device.device_id, request.principal["id"])
         refused = Fault("MHS.SAFETY.ESTOP_LATCHED", "the emergency stop was engaged while the command waited")
         durable = _Once(self._store, safety)
         reports: list[_Report] = []

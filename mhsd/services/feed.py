@@ -48,7 +48,7 @@ class Subscriber(Protocol):
 
 @attrs.define(eq=False)
 class _Shown:
-    """What subscribers know of a resource: the state that was read last while somebody had subscribed to it."""
+    """What subscribers know of a resource: the state that was read last since somebody has subscribed to it."""
 
     state: bytes
     revision: int
@@ -85,9 +85,9 @@ class Feed:
         self._covering.pop(subscriber, None)
         for subscribers in self._subscribers.values():
             subscribers.pop(subscriber, None)
-        if not self._subscribers["state"]:
-            # Nobody has followed what happens from here on.
-            self._shown.clear()
+        for name in [name for name in self._shown if not self._listeners("state", name)]:
+            # Nobody follows from here on what becomes of it.
+            del self._shown[name]
         if not self._subscribers["events"]:
             self._interlocks.clear()
         self.changed()
@@ -150,10 +150,9 @@ class Feed:
         The first state that is seen after a subscription is the one that changes count from. `moved` names the
         resources that a mutation has just changed: they are told of with the new revision, whatever was seen before.
         """
-        if not self._subscribers["state"]:
-            return
         for name, state in states.items():
-            text = self._encoded("state", name, state)
+            listeners = self._listeners("state", name)
+            text = self._encoded("state", name, state) if listeners else None
             if text is None:
                 continue
             known = self._shown.get(name)
@@ -164,12 +163,12 @@ class Feed:
             if known is None or is_news:
                 self._shown[name] = _Shown(text, revision)
             if is_news:
-                self._send_state(name, state, revision, hash_of)
+                self._send_state(name, state, revision, hash_of, listeners)
 
     def begin(self, states: Mapping[str, Mapping[str, Any]], revision: int) -> None:
         """Take these states as those that changes count from, where none is known yet."""
         for name, state in states.items():
-            if name not in self._shown and self._subscribers["state"]:
+            if name not in self._shown and self._listeners("state", name):
                 text = self._encoded("state", name, state)
                 if text is not None:
                     self._shown[name] = _Shown(text, revision)
@@ -184,9 +183,9 @@ class Feed:
         state: Mapping[str, Any],
         revision: int,
         hash_of: Callable[[str, Mapping[str, Any]], str],
+        listeners: Sequence[Subscriber],
     ) -> None:
-        listeners = self._listeners("state", name)
-        payload = self._payload("state", name, state) if listeners else None
+        payload = self._payload("state", name, state)
         if payload is None:
             return
         try:

@@ -184,6 +184,10 @@ class Subscriptions:
         subscription.ended = True
         del mine.subscriptions[subscription.subscription_id]
         mine.used_seq = max(mine.used_seq, subscription.log.next_seq - 1)
+        if subscription.is_scheduled:
+            # Its turn may be far away, and it would be kept until then with all its events.
+            self._due = [entry for entry in self._due if entry[2] is not subscription]
+            heapq.heapify(self._due)
         for feed in self._feeds(subscription.session):
             feed.leave(subscription)
 

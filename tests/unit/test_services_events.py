@@ -1,5 +1,6 @@
 """Events from their sources to a consumer, inside the endpoint: what black-box tests can only wait for."""
 
+import gc
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import trio.testing
 from mhsd.config import Limits
 from mhsd.driver import DriverFailed, Reading
 from mhsd.driver.loader import load_target
+from mhsd.services.subscriptions import Subscription
 from tests.unit.events_lab import CONVEYOR, Client, checked, host_of, of, served
 
 BENCH = str(Path(__file__).parent.parent / "behaviour" / "bench")
@@ -93,6 +95,20 @@ async def test_a_change_between_the_subscription_and_the_first_look_is_told(
         host_of(endpoint).driver.world.door = "open"  # type: ignore[attr-defined]
         await trio.sleep(1)
         assert [event["payload"]["door"] for event in client.taken()] == ["open"]
+
+
+async def test_what_nobody_follows_any_more_is_not_where_later_changes_count_from() -> None:
+    """[EVT-005]"""
+    async with served() as endpoint:
+        client = await Client(endpoint).open()
+        feed = host_of(endpoint).feed
+        await client.subscribe([{"stream": "state", "resource_id": "world"}])
+        belt = await client.subscribe([{"stream": "state", "resource_id": "belt"}])
+        assert feed.unknown_states(["belt", "valve", "world"]) == ("valve",)
+        await client.ask("mhs.unsubscribe", subscription_id=belt["subscription_id"])
+        assert feed.unknown_states(["belt", "valve", "world"]) == ("belt", "valve")
+        await client.step()
+        assert [event["resource_id"] for event in await client.settled()] == ["world"]
 
 
 async def test_what_was_read_before_a_command_s_end_does_not_contradict_it(
@@ -459,6 +475,24 @@ async def test_no_event_holds_what_the_manifest_declares_as_secret() -> None:
 # Safety.
 
 
+async def test_an_emergency_stop_is_in_the_log_of_every_device_that_it_stops(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """[EVT-005]"""
+    caplog.set_level("WARNING", "mhsd")
+    pair = [
+        load_target(name, backend="fake", options={}) for name in ("conveyor-workcell", "thermal-chamber")
+    ]
+    async with served(*pair) as endpoint:
+        client = await Client(endpoint).open()
+        await client.subscribe([{"stream": "log"}])
+        await client.ask("mhs.safety.estop", reason="test")
+        records = of(await client.settled(), "log")
+        for device_id in endpoint.devices:
+            (mine,) = [event["payload"]["message"] for event in records if event["device_id"] == device_id]
+            assert mine == f"EMERGENCY STOP of {device_id} by human:ann"
+
+
 async def test_safety_events_come_on_control_whatever_was_subscribed_to() -> None:
     """[EVT-005, CORE-184]"""
     async with served() as endpoint:
@@ -550,6 +584,32 @@ async def test_unsubscribe_counts_what_was_dropped_and_delivers_nothing_more() -
         assert await client.settled() == []
         again = await client.ask("mhs.unsubscribe", subscription_id=grant["subscription_id"])
         assert again["data"]["details"]["reason"] == "subscription_unknown"
+
+
+async def test_an_ended_subscription_is_forgotten_though_its_next_turn_is_far_away(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """[EVT-006]"""
+
+    def remembered() -> int:
+        gc.collect()
+        return sum(isinstance(each, Subscription) for each in gc.get_objects())
+
+    async with served() as endpoint:
+        client = await Client(endpoint).open()
+        before = remembered()
+        for rate_hz in (1e-6, 1e-3):
+            grant = await client.subscribe(STATE, rate_hz=rate_hz)
+            await client.step()
+            await client.step()
+            assert len(await client.settled()) == 1, "the second is held back"
+            await client.ask("mhs.unsubscribe", subscription_id=grant["subscription_id"])
+        assert remembered() == before
+        await client.subscribe(STATE, rate_hz=1)
+        await client.step()
+        await client.step()
+        await trio.sleep(2)
+        assert len(client.taken()) == 2
 
 
 async def test_a_session_uses_no_seq_twice() -> None:

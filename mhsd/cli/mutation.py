@@ -171,13 +171,20 @@ class Mutation:
         return receipt, over
 
     def _sent(self, session: Session, job: "_Job", progress: "Progress") -> Receipt:
-        """The endpoint's answer; what takes long shows how far it is meanwhile."""
-        watch = self._long_running and self._wait and progress.enabled
+        """The endpoint's answer, which comes at the end or at the deadline.
+
+        What takes long shows how far it is meanwhile; without waiting, its receipt is that of the first look.
+        """
+        look_s = progress.EVERY_S if self._wait else _LOOK_S
+        watch = self._long_running and (progress.enabled or not self._wait)
         which = {"command_id": self._params["command_id"], "device_id": self._target.device_id}
-        while not job.done(progress.EVERY_S if watch else None):
-            # Progress is for the eye only: a look that fails is left out.
+        while not job.done(look_s if watch else None):
+            # The answer comes all the same: a look that fails is left out.
             with contextlib.suppress(MHSError):
-                progress.show(session.call("mhs.operations.get", which))
+                known = session.call("mhs.operations.get", which)
+                if not self._wait:
+                    return known
+                progress.show(known)
         return job.receipt()
 
     def _stopped(self, session: Session, job: "_Job") -> Receipt:

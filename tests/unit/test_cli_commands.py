@@ -244,6 +244,29 @@ def test_no_wait_leaves_the_session_open_and_says_how_to_follow(shell: Shell) ->
     assert "mhsctl session close mhs_s_1" in done.err
 
 
+def test_no_wait_takes_the_receipt_of_what_runs_before_its_answer_comes(shell: Shell) -> None:
+    """[MHSD-9a-76] An endpoint answers what takes long at its end, or at a deadline that may be far away."""
+    over = threading.Event()
+    running = receipt("running", operation_id="op_1")
+    known: list[Any] = []
+
+    def look(request: Request) -> Any:
+        if known:
+            return running
+        known.append(request)
+        return refusal(request, "MHS.OPERATION.UNKNOWN")
+
+    def command(_: Request) -> Any:
+        over.wait(10)
+        return receipt("completed")
+
+    shell.endpoint(command=command, operations_get=look)
+    done = shell("call", "-c", "cap.x.v1", "--no-wait", "--json")
+    over.set()
+    assert (done.code, done.json) == (0, running)
+    assert "operation  op_1" in done.err
+
+
 def test_an_interim_unknown_leaves_the_session_open(shell: Shell) -> None:
     interim = receipt("unknown", operation_id="op_1", error={"mhs_code": "MHS.OUTCOME.TIMEOUT"})
     tiny = shell.endpoint(

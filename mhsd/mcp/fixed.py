@@ -67,7 +67,8 @@ class FixedTool:
         errors = self.input.errors(given)
         if errors:
             raise input_invalid(errors)
-        return dict(given)
+        # 10.0 is an integer to the schema; no argument of a fixed tool is any other number.
+        return {name: int(value) if type(value) is float else value for name, value in given.items()}
 
 
 def _usable(given: Mapping[str, Any]) -> dict[str, Any]:

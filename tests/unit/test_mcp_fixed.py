@@ -62,6 +62,20 @@ def test_good_arguments_are_taken_as_they_are(name: str, arguments: dict[str, An
 
 
 @pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("mhs__operations", {"wait_ms": 100.0}),
+        ("mhs__evidence", {"last_n": 10.0}),
+        ("mhs__permit", {"capability_id": "cap.x.v1", "input": {"x": 1.0}, "ttl_s": 60.0}),
+    ],
+)
+def test_a_whole_number_may_be_written_as_a_fraction(name: str, arguments: dict[str, Any]) -> None:
+    taken = FIXED[name].arguments(arguments)
+    assert taken == arguments
+    assert not any(type(value) is float for value in taken.values())
+
+
+@pytest.mark.parametrize(
     ("name", "arguments", "field"),
     [
         ("mhs__devices", {"device_id": "x"}, "device_id"),

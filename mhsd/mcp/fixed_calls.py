@@ -22,6 +22,7 @@ from mhsd.mcp.evidence import EvidenceReader
 from mhsd.mcp.fixed import FixedTool
 from mhsd.mcp.host import Job
 from mhsd.mcp.leases import Lease, Leases
+from mhsd.mcp.progress import following
 from mhsd.mcp.projection import Projection
 from mhsd.mcp.reach import Reach
 from mhsd.mcp.results import document_result, safety_result
@@ -147,13 +148,14 @@ class FixedCalls:
     ) -> Receipt:
         """The receipt of one operation, at its end or when the time is up, whichever comes first."""
         receipt, lease = await self._find(projection, operation_id, arguments)
-        with trio.move_on_after(wait_ms / 1000) as scope:
-            async with background() as nursery:
-                nursery.start_soon(_cancel_when, job.cancelled, scope)
-                receipt = await lease.session.wait(receipt)
         if receipt.final or wait_ms == 0:
             return receipt
-        return await lease.session.operation(operation_id)
+        session, command_id = lease.session, str(receipt.get("command_id"))
+        with trio.move_on_after(wait_ms / 1000) as scope:
+            async with background() as nursery, following(nursery, job, session, command_id):
+                nursery.start_soon(_cancel_when, job.cancelled, scope)
+                return await session.wait(receipt)
+        return await session.operation(operation_id)
 
     async def _cancel(self, projection: Projection, operation_id: str, arguments: Arguments) -> Receipt:
         _, lease = await self._find(projection, operation_id, arguments)

@@ -55,7 +55,7 @@ async def _follow(
                 async with subscription:
                     async for event in subscription:
                         if event["payload"].get("command_id") == command_id:
-                            tell(job, event["payload"])
+                            tell(job, event["payload"], event["payload"].get("status"))
         except MHSError as problem:
             log.info("the progress events have ended: %s", problem)
         await _poll(job, session, command_id)
@@ -79,15 +79,15 @@ async def _poll(job: Job, session: AsyncSession, command_id: str) -> None:
         except MHSError:
             continue  # The call itself is told what is wrong.
         if found is not None:
-            tell(job, found.get("progress"))
+            tell(job, found.get("progress"), found.status)
 
 
-def tell(job: Job, progress: object) -> None:
-    """One progress as MHS states it: percent, and a message or the ticks."""
+def tell(job: Job, progress: object, status: object) -> None:
+    """One progress as MHS states it: percent and a message; the ticks or the status where the device says nothing."""
     if not isinstance(progress, Mapping):
         return
     percent, message, ticks = (progress.get(name) for name in ("percent", "message", "ticks"))
     if isinstance(percent, int | float) and not isinstance(percent, bool):
-        if message is None and ticks is not None:
-            message = f"{ticks} ticks"
+        if message is None:
+            message = str(status) if ticks is None else f"{ticks} ticks"
         job.progress(percent, 100, message)

@@ -171,6 +171,19 @@ async def test_progress_is_told_to_whoever_asked_for_it(server: McpProcess) -> N
     assert all(each["total"] == 100 for each in told)
     values = [each["progress"] for each in told]
     assert values == sorted(set(values))
+    assert all(each["message"] for each in told)
+    assert server.messages[-1]["id"] == call
+
+
+async def test_progress_is_told_to_whoever_follows_an_operation(server: McpProcess) -> None:
+    """[TPT-040]"""
+    moved = await server.receipt("motion_convey", {"distance_mm": 400, "speed_mm_s": 400, "deadline_ms": 50})
+    followed = {"operation_id": moved["operation_id"], "wait_ms": 60_000}
+    call = await server.begin_call("mhs__operations", followed, progressToken="follow")
+    ended = (await server.answer(call))["structuredContent"]
+    assert ended["status"] == "completed"
+    told = server.notified("notifications/progress")
+    assert {each["progressToken"] for each in told} == {"follow"}
     assert server.messages[-1]["id"] == call
 
 

@@ -33,6 +33,9 @@ log = logging.getLogger("mhsd.mcp")
 MOST_QUEUED = 1024
 """Requests that may wait for their turn; the next one is refused."""
 
+MOST_STOPS = 64
+"""While so many e-stops are being carried out, nothing more is read: each is a task of its own."""
+
 _READ_BYTES = 65536
 _MOST_OUTGOING_BYTES = 4 << 20
 """While more is waiting to be read by the client, no further call is begun."""
@@ -160,6 +163,8 @@ class McpHost:
 
     async def _read(self) -> None:
         while True:
+            while sum(job.call.is_urgent for job in self._jobs.values()) >= MOST_STOPS:
+                await self._changed.park()
             try:
                 chunk = await self._receive.receive_some(_READ_BYTES)
             except _GONE:

@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from mhsd.mcp.host import MOST_QUEUED, Job, McpHost, Refused
+from mhsd.mcp.host import MOST_QUEUED, MOST_STOPS, Job, McpHost, Refused
 
 HELLO = {"protocolVersion": "2025-11-25", "clientInfo": {"name": "tests"}}
 
@@ -22,6 +22,7 @@ class FakeServer:
         self.released = trio.Event()
         self.began: list[Any] = []
         self.takes_long = False
+        self.holds_stops = False
 
     @asynccontextmanager
     async def running(self, host: McpHost) -> AsyncIterator[None]:
@@ -39,6 +40,8 @@ class FakeServer:
             job.progress(1, 100)
             await self.released.wait()
             job.progress(50, 100)
+        if name == "mhs__estop" and self.holds_stops:
+            await self.released.wait()
         if name == "wait_for_cancel":
             await job.cancelled.wait()
             job.progress(99, 100)
@@ -197,6 +200,22 @@ async def test_more_requests_than_can_wait_are_refused_and_the_others_served() -
         assert refused["error"]["data"]["mhs_code"] == "MHS.LIMIT.RATE_EXCEEDED"
         one.server.released.set()
         assert [(await one.hear())["id"] for _ in range(MOST_QUEUED + 1)] == ["first", *range(MOST_QUEUED)]
+
+
+async def test_a_flood_of_stops_is_read_no_faster_than_it_is_carried_out() -> None:
+    """CORE-076, TPT-047."""
+    async with line() as one:
+        one.server.holds_stops = True
+        for number in range(MOST_STOPS):
+            await one.ask("tools/call", number, name="mhs__estop")
+        await trio.testing.wait_all_tasks_blocked()
+        await one.ask("ping", "p")
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(one.server.began) == 1 + MOST_STOPS
+        one.server.released.set()
+        heard = [(await one.hear())["id"] for _ in range(MOST_STOPS + 1)]
+        assert set(heard[:-1]) == set(range(MOST_STOPS))
+        assert heard[-1] == "p"
 
 
 async def test_what_came_before_the_end_of_the_input_is_answered() -> None:

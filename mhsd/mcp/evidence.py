@@ -27,6 +27,8 @@ MOST_CHARACTERS = 8 << 20
 
 _SHOWN_CHARACTERS = 1 << 19
 """As many receipts are shown as a result can say twice."""
+_BUNDLE_CHARACTERS = 1 << 20
+"""The longest bundle that a result can say twice, beside the receipts."""
 
 PATIENCE_S = 20.0
 """How long one call may go on reading; the next one goes on from there."""
@@ -86,23 +88,31 @@ class EvidenceReader:
         if arguments.get("verify", True) and self._check is not None:
             report = copy.deepcopy(self._check).report()
         shown = _fitting(receipts)
+        text = self._bundle_text()
         document: dict[str, Any] = {
             "count": self._count,
             "head_digest": self._envelope.get("head_digest"),
             "valid": None if report is None else report["valid"],
             "verify": report,
             "receipts": shown,
-            "uri": self._artifacts.keep(self._bundle_text()),
+            "uri": self._artifacts.keep(text),
         }
+        left_out: dict[str, Any] = {}
         if len(shown) < len(receipts):
-            document["truncation"] = {"reason": "frame_limit", "shown": len(shown)}
+            left_out["shown"] = len(shown)
         if len(self._newest) < self._count:
             # The bundle holds the newest receipts, which a verifier can check from there on.
             document["bundle_from_seq"] = (
                 self._newest[0].receipt()["evidence"]["seq"] if self._newest else None
             )
         if arguments.get("include_bundle"):
-            document["bundle"] = json.loads(self._bundle_text())
+            if len(text) <= _BUNDLE_CHARACTERS:
+                document["bundle"] = json.loads(text)
+            else:
+                # What stands beside it is worth more than one artifact that has everything.
+                left_out["bundle_characters"] = len(text)
+        if left_out:
+            document["truncation"] = {"reason": "frame_limit", **left_out}
         return document
 
     def _bundle_text(self) -> str:

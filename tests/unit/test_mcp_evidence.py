@@ -175,6 +175,21 @@ async def test_a_result_holds_what_fits_and_says_so(
     assert [each["command_id"] for each in document["receipts"]] == [f"c{n}" for n in range(20 - shown, 20)]
 
 
+async def test_a_bundle_that_does_not_fit_is_left_to_its_uri_and_the_verdict_stays(
+    reader: EvidenceReader, chain: Chain, artifacts: Artifacts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TPT-044, TPT-047."""
+    monkeypatch.setattr(evidence, "_BUNDLE_CHARACTERS", 1000)
+    for number in range(20):
+        chain.add(f"c{number}")
+    document = await reader.document({"include_bundle": True})
+    assert "bundle" not in document
+    assert (document["count"], document["valid"]) == (20, True)
+    entry = artifacts.read(document["uri"])
+    assert entry is not None
+    assert document["truncation"] == {"reason": "frame_limit", "bundle_characters": len(entry["text"])}
+
+
 async def test_an_endpoint_that_takes_too_long_is_not_waited_for_and_nothing_is_lost(
     reader: EvidenceReader, chain: Chain, autojump_clock: trio.testing.MockClock
 ) -> None:

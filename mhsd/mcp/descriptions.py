@@ -18,6 +18,7 @@ _NOT_HARDWARE: Mapping[str, str] = {
     "replay": "A recording, not hardware.",
 }
 _DEEPEST = 6
+_NO_UNIT = "1 (no unit)"
 
 
 def risk_of(binding: Mapping[str, Any], capability: Mapping[str, Any] | None) -> str:
@@ -54,7 +55,7 @@ def description_of(
         f"Mode: {manifest.get('mode')}.",
         f"Risk: {risk} ({RISKS.get(risk, 'see the manifest')}).",
         f"Determinism: {_fidelity(manifest).get('determinism', 'not stated')}.",
-        f"Units: {_listed(_units(binding), 'none')}.",
+        f"Units: {_listed([*_units(binding), *_answered_units(capability)], 'none')}.",
         *_what_holds(manifest, binding),
         *_effects(binding),
         f"Safe state: {_safe_state(manifest)}",
@@ -124,10 +125,16 @@ def _units(binding: Mapping[str, Any]) -> list[str]:
     return [f"{name} in {unit}" for name, unit in _united(_object(binding.get("input_schema")), "", _DEEPEST)]
 
 
+def _answered_units(capability: Mapping[str, Any] | None) -> list[str]:
+    """`position_mm in mm (output)` for each number of the output that has one."""
+    schema = _object((capability or {}).get("output_schema"))
+    return [f"{name} in {unit} (output)" for name, unit in _united(schema, "", _DEEPEST) if unit != _NO_UNIT]
+
+
 def _united(schema: Mapping[str, Any], name: str, depth: int) -> Iterator[tuple[str, str]]:
     unit = schema.get("x-mhs-unit")
     if unit is not None:
-        yield name or "input", "1 (no unit)" if unit == "1" else str(unit)
+        yield name or "input", _NO_UNIT if unit == "1" else str(unit)
     if depth == 0:
         return
     for member, part in _object(schema.get("properties")).items():

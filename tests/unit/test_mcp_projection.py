@@ -205,7 +205,7 @@ def test_a_description_tells_the_physical_meaning_and_what_holds() -> None:
         "Mode: simulated.",
         "Risk: R1",
         "Determinism: exact.",
-        "Units: distance_mm in mm; speed_mm_s in mm/s.",
+        "Units: distance_mm in mm; speed_mm_s in mm/s; position_mm in mm (output).",
         "speed_mm_s at most 500 mm/s",
         "Interlock: door_closed must be closed (The guard door of the cell is closed).",
         "Takes long",
@@ -250,7 +250,14 @@ def test_units_inside_of_objects_and_lists_are_named_by_their_place() -> None:
         },
     }
     text = projection_of(manifest).tools[f"{NAMED}world_step"].listing.description
-    assert "Units: steps[].speed in mm/s; ratio in 1 (no unit)." in text
+    assert "Units: steps[].speed in mm/s; ratio in 1 (no unit); tick in {tick} (output)." in text
+
+
+def test_what_measures_tells_the_units_of_its_answer() -> None:
+    """[TPT-034]"""
+    manifest = manifest_of("scpi-psu")
+    text = projection_of(manifest).tools["mhs__bench_psu__measure_sample"].listing.description
+    assert "Units: voltage_v in V (output); current_a in A (output)." in text
 
 
 def test_a_class_that_nobody_serves_is_described_by_its_effects() -> None:

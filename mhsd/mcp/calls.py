@@ -16,7 +16,7 @@ import trio
 from mhsd.aclient.client import AsyncClient
 from mhsd.base.errors import Fault
 from mhsd.client.documents import Receipt
-from mhsd.client.errors import MHSError
+from mhsd.client.errors import MHSError, OutcomeUnknown
 from mhsd.client.receipts import is_final
 from mhsd.mcp.controls import Controls
 from mhsd.mcp.host import Job, contained
@@ -41,6 +41,7 @@ class Command:
     """What is sent for one call."""
 
     params: Mapping[str, Any]
+    tool: Tool
     lease: Lease
 
     @property
@@ -122,7 +123,7 @@ class Calls:
             "deadline_ms": deadline_ms,
             **{name: given for name, given in optional.items() if given is not None},
         }
-        return Command(params, lease)
+        return Command(params, tool, lease)
 
     async def _lease(self, tool: Tool, controls: Controls) -> Lease:
         if controls.session_id is None:
@@ -152,9 +153,20 @@ class Calls:
         try:
             outcome.answered = await command.lease.session.mutate("mhs.command", command.params)
         except MHSError as problem:
-            self._leases.note(command.lease, problem)
             outcome.problem = problem
+            if self._leases.note(command.lease, problem) and isinstance(problem, OutcomeUnknown):
+                outcome.answered = await self._recorded(command)
         outcome.settle(is_cancelling=job.cancelled.is_set())
+
+    async def _recorded(self, command: Command) -> Receipt | None:
+        """The receipt of a command whose answer was lost together with its session: an endpoint that has been started
+        again may still have it [TPT-062]."""
+        try:
+            lease = await self._leases.for_reading(command.tool.device_id, command.tool.mode)
+            return await lease.session.look_up(command.command_id)
+        except MHSError as problem:
+            log.info("what became of command %s is not to be found: %s", command.command_id, problem)
+        return None
 
     # Cancelling
 
@@ -165,6 +177,8 @@ class Calls:
             # The receipt of the safe state is worth more than the deadline, which bounds the wait for the command.
             until_mono_s = trio.current_time() + CANCEL_S + MARGIN_S
             outcome.patience.deadline = max(outcome.patience.deadline, until_mono_s)
+            # By then every command has begun or never will.
+            scope.deadline = outcome.patience.deadline
             try:
                 outcome.cancelled = await self._cancelled(command, outcome)
             except MHSError as problem:

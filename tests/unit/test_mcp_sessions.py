@@ -13,7 +13,7 @@ from mhsd.aclient.client import AsyncClient
 from mhsd.aclient.session import AsyncSession
 from mhsd.base.errors import Fault
 from mhsd.client.documents import Receipt
-from mhsd.client.errors import MHSError, from_answer
+from mhsd.client.errors import AnswerLost, MHSError, from_answer
 from mhsd.mcp import calls
 from mhsd.mcp.calls import Calls
 from mhsd.mcp.host import Job, McpHost
@@ -50,6 +50,9 @@ class Endpoint:
 
     def backoff(self) -> Any:
         """Nothing is lost here that would be asked again."""
+
+    def holds(self, session: AsyncSession) -> None:
+        """The client that would tell the session of its end is never closed here."""
 
     def ulid(self) -> str:
         return "01ARYZ6S41000G40R40M30E209"
@@ -340,3 +343,42 @@ async def test_a_command_is_never_sent_a_second_time(
         await commands.result()
     assert endpoint.methods().count("mhs.command") == 1
     assert leases.live() == []
+
+
+async def test_a_command_whose_answer_and_session_are_lost_is_looked_up_in_another_one(
+    commands: Commands, endpoint: Endpoint, leases: Leases, autojump_clock: trio.testing.MockClock
+) -> None:
+    """TPT-062."""
+    commands.command_answers = AnswerLost("MHS.OUTCOME.UNKNOWN", "the connection broke")
+    commands.ended.set()
+    endpoint.refused["mhs.operations.get"] = ["MHS.SESSION.UNKNOWN"]
+    commands.found = [receipt("unknown", operation_id=OPERATION)]
+    assert (await commands.result())["status"] == "unknown"
+    assert endpoint.methods().count("mhs.command") == 1
+    assert [lease.capability_id for lease in leases.live()] == [None]
+
+
+async def test_a_command_that_nobody_knows_of_is_said_to_be_unknown(
+    commands: Commands, endpoint: Endpoint, autojump_clock: trio.testing.MockClock
+) -> None:
+    """TPT-062."""
+    commands.command_answers = AnswerLost("MHS.OUTCOME.UNKNOWN", "the connection broke")
+    commands.ended.set()
+    endpoint.refused["mhs.operations.get"] = ["MHS.SESSION.UNKNOWN"]
+    commands.found = [None]
+    with pytest.raises(MHSError, match="OUTCOME.UNKNOWN"):
+        await commands.result()
+    assert endpoint.methods().count("mhs.command") == 1
+
+
+async def test_a_recorded_cancellation_ends_when_the_command_can_begin_no_more(
+    commands: Commands, endpoint: Endpoint, nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
+) -> None:
+    """TPT-041."""
+    commands.found = [receipt("accepted")]
+    nursery.start_soon(_after, endpoint.heard["mhs.command"], commands.job.cancelled.set)
+    assert (await commands.result())["status"] == "accepted"
+    await trio.sleep(600)
+    asked = endpoint.methods().count("mhs.operations.get")
+    await trio.sleep(600)
+    assert endpoint.methods().count("mhs.operations.get") == asked

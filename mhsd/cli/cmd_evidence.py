@@ -15,7 +15,7 @@ import typer
 from mhsd.cli import exits
 from mhsd.cli.boundary import UsageProblem
 from mhsd.cli.command import DeviceOption, client_command
-from mhsd.cli.inputs import json_file
+from mhsd.cli.inputs import json_file, output_file
 from mhsd.cli.link import Link
 from mhsd.cli.progress import Progress
 from mhsd.cli.targets import named
@@ -185,10 +185,7 @@ def _writer(path: Path | None, first: Bundle) -> Iterator[_Write]:
     if path is None:
         yield lambda receipts, newest=None: None
         return
-    if path.exists() and not path.is_file():
-        # Renaming over a device such as /dev/stdout would put a file in its place.
-        raise UsageProblem(f"{path} is no regular file and is not written over; --json writes to stdout")
-    path = path.resolve()
+    path = output_file(path)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         with partial.open("w", encoding="utf-8") as file:
@@ -284,7 +281,9 @@ def _ledger_lines(report: Mapping[str, Any]) -> list[str]:
     paint = Paint(sys.stdout)
     head = paint("good", "LEDGER VALID") if report["valid"] else paint("bad", "LEDGER NOT VALID")
     text = f"{head}  {report['checked']} of {report['entries']} entries are receipts of this evidence"
-    return [text, *(f"  {plain(problem)}" for problem in report["errors"])]
+    unlisted = report["unlisted"]
+    missing = [f"  {unlisted} further receipts of its sessions are not in the ledger"] if unlisted else []
+    return [text, *(f"  {plain(problem)}" for problem in report["errors"]), *missing]
 
 
 def _signature_line(signature: Mapping[str, Any]) -> str:

@@ -3,8 +3,11 @@
 The file runs as `python` would run it. What ends it decides the exit code; the ledger is written whatever that was.
 """
 
+import atexit
 import os
+import signal
 import sys
+import threading
 import time
 import traceback
 import types
@@ -17,14 +20,16 @@ import typer
 
 from mhsd.base.clock import rfc3339
 from mhsd.cli import exits
-from mhsd.cli.boundary import UsageProblem
+from mhsd.cli.boundary import UsageProblem, report
 from mhsd.cli.command import client_command
+from mhsd.cli.inputs import output_file
 from mhsd.cli.link import Link
 from mhsd.cli.render import receipt_lines
 from mhsd.cli.terminal import Paint, emit, note, plain
 from mhsd.client import lab, ledger
 from mhsd.client.endpoint import BadEndpoint
-from mhsd.client.errors import MHSError, MHSRejected
+from mhsd.client.errors import MHSError, MHSRejected, error
+from mhsd.client.http import BadCertificates
 from mhsd.client.stdio import ChildFailed
 from mhsd.client.token_file import BadTokenFile
 
@@ -43,14 +48,25 @@ def run(
     place, token = link.known.place, link.checked()
     path = ledger_file or Path(f"{script.stem}.ledger.json")
     source = _source(script)
-    try:
-        kept = ledger.Ledger(path, str(script), source, rfc3339(time.time()))
-    except OSError as problem:
-        raise UsageProblem(f"the ledger {path} cannot be written: {problem.strerror}") from None
+    kept = _ledger(path, script, source)
     lab.default = lab.Default(place, token, link.timeout_s)
+    process = os.getpid()
     with _stdout_for_json(wanted=link.json):
         end = _run(script, source, context.args, kept)
-    document = kept.finish(end.outcome, end.code, rfc3339(time.time()))
+    if os.getpid() != process:
+        return end.code  # A child that the code file forked: the ledger is its parent's.
+    try:
+        document = kept.finish(end.outcome, end.code, rfc3339(time.time()))
+    except OSError as problem:
+        lost = error(
+            "MHS.INTERNAL.ERROR",
+            f"the ledger {path} could not be written: {problem.strerror}",
+            "The receipts are in the evidence of the endpoint.",
+        )
+        if not link.json:
+            _tell(end)
+        code = report(context.find_root().info_name or "mhsctl", lost, as_json=link.json)
+        return end.code or code
     _show(link, path, document, end)
     return end.code
 
@@ -71,17 +87,23 @@ def _source(script: Path) -> bytes:
         raise UsageProblem(f"{script} cannot be read: {problem.strerror}") from None
 
 
+def _ledger(path: Path, script: Path, source: bytes) -> ledger.Ledger:
+    place = output_file(path)
+    if place == script.resolve():
+        raise UsageProblem(f"the ledger {path} would be written over the code file")
+    try:
+        return ledger.Ledger(place, str(script), source, rfc3339(time.time()))
+    except OSError as problem:
+        raise UsageProblem(f"the ledger {path} cannot be written: {problem.strerror}") from None
+
+
 def _run(script: Path, source: bytes, arguments: Sequence[str], kept: ledger.Ledger) -> _End:
     """Runs the file to its end, whatever that is; what it left open is closed before the ledger is."""
     ledger.keep(kept)
     try:
-        with _as_main(script, arguments) as module:
-            try:
-                exec(compile(source, str(script), "exec"), module.__dict__)  # noqa: S102 - what `run` is for
-                end = _End("finished", exits.OK)
-            finally:
-                for trouble in lab.close_all():
-                    note(f"warning: {plain(trouble)}")
+        with _as_main(script, arguments) as module, _ended_as_by_python():
+            exec(compile(source, str(script), "exec"), module.__dict__)  # noqa: S102 - what `run` is for
+            end = _End("finished", exits.OK)
     except (
         BaseException
     ) as problem:  # A code file may end in any way, and its ledger is written all the same.
@@ -89,6 +111,37 @@ def _run(script: Path, source: bytes, arguments: Sequence[str], kept: ledger.Led
     finally:
         ledger.keep(None)
     return end
+
+
+@contextmanager
+def _ended_as_by_python() -> Iterator[None]:
+    """What Python does when a program has come to its end: its threads are waited for and its exit functions called.
+    What it leaves open is closed then. Whoever presses Ctrl-C does not want to wait for threads."""
+    # The order is Python's own, but what could not be closed is to be told.
+    atexit.unregister(lab.close_all)
+    os.register_at_fork(after_in_child=_end_by_signals)
+    is_waited_for = True
+    try:
+        yield
+    except KeyboardInterrupt:
+        is_waited_for = False
+        raise
+    finally:
+        try:
+            if is_waited_for:
+                # Python's own function, since nobody else can tell the threads of an executor to end.
+                threading._shutdown()  # type: ignore[attr-defined]
+            atexit._run_exitfuncs()
+        finally:
+            for trouble in lab.close_all():
+                note(f"warning: {plain(trouble)}")
+
+
+def _end_by_signals() -> None:
+    """A child that the code file forks, as pools of processes do, is ended by signals as any other process is."""
+    for signum in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(signum) is signal.default_int_handler:
+            signal.signal(signum, signal.SIG_DFL)
 
 
 @contextmanager
@@ -120,7 +173,7 @@ def _ended_by(problem: BaseException, script: Path) -> _End:
         return _End("refused", exits.of_receipt(problem.receipt), problem, where)
     if isinstance(problem, MHSError):
         return _End("failed", exits.of_error(problem.mhs_code), problem, where)
-    if isinstance(problem, BadEndpoint | BadTokenFile):
+    if isinstance(problem, BadEndpoint | BadTokenFile | BadCertificates):
         note(f"{where}: {plain(str(problem))}")
         return _End("failed", exits.USAGE, where=where)
     if isinstance(problem, ChildFailed):
@@ -178,13 +231,21 @@ def _stdout_for_json(*, wanted: bool) -> Iterator[None]:
 
 
 def _show(link: Link, path: Path, document: Mapping[str, Any], end: _End) -> None:
-    receipt = end.problem.receipt if isinstance(end.problem, MHSRejected) else None
     if link.json:
+        receipt = _refused(end)
         told = {name: value for name, value in document.items() if name != "receipts"}
         errors = {} if end.problem is None else {"error": end.problem.document()}
         refused = {} if receipt is None else {"receipt": receipt}
         emit({"ledger": str(path), **told, "receipts": len(document["receipts"]), **errors, **refused})
         return
+    _tell(end)
+    count = len(document["receipts"])
+    note(f"{end.outcome}; {count} receipt{'' if count == 1 else 's'} in {plain(str(path))}")
+
+
+def _tell(end: _End) -> None:
+    """What ended the code file, for a person."""
+    receipt = _refused(end)
     if receipt is not None:
         note([f"{plain(end.where)}: stopped by a receipt that is {plain(str(receipt.get('status')))}"])
         note(receipt_lines(receipt, Paint(sys.stderr)))
@@ -194,5 +255,8 @@ def _show(link: Link, path: Path, document: Mapping[str, Any], end: _End) -> Non
             note(f"  {plain(end.problem.remediation)}")
     elif end.outcome == "interrupted":
         note(f"{plain(end.where)}: interrupted")
-    count = len(document["receipts"])
-    note(f"{end.outcome}; {count} receipt{'' if count == 1 else 's'} in {plain(str(path))}")
+
+
+def _refused(end: _End) -> Mapping[str, Any] | None:
+    """The receipt that stopped it."""
+    return end.problem.receipt if isinstance(end.problem, MHSRejected) else None

@@ -46,6 +46,14 @@ def read_file(path: Path) -> str:
         raise UsageProblem(f"{path} is no UTF-8 text") from None
 
 
+def output_file(path: Path) -> Path:
+    """Where a file is to be written, links followed; UsageProblem where writing would put it in the place of something
+    else, such as /dev/stdout."""
+    if path.exists() and not path.is_file():
+        raise UsageProblem(f"{path} is no regular file and is not written over")
+    return path.resolve()
+
+
 def _content(name: str, option: str) -> str:
     if not name:
         raise UsageProblem(f"{option} @ needs the name of a file, or @- for stdin")

@@ -14,6 +14,7 @@ from mhsd.client.errors import MHSError, SessionError
 from mhsd.client.events import Feed, Subscription
 from mhsd.client.ledger import noted
 from mhsd.client.pulse import Pulse
+from mhsd.client.receipts import is_final
 from mhsd.client.requests import (
     DEFAULT_DEADLINE_MS,
     Stream,
@@ -231,7 +232,8 @@ class CodeSession:
 
     def operation(self, operation_id: str) -> Receipt:
         """The receipt of an operation as it is now."""
-        return Receipt(self._inner.operation(operation_id))
+        receipt = Receipt(self._inner.operation(operation_id))
+        return self._told(receipt) if receipt.final else receipt
 
     def operations(self, state: str | None = None, *, device_id: str | None = None) -> list[dict[str, Any]]:
         """The operations of this session, and those of the same caller that still run on its devices."""
@@ -385,7 +387,7 @@ class CodeSession:
         with self._open_lock:
             unwatched = list(self._open)
         for operation_id in unwatched:
-            if self.operation(operation_id).final:
+            if is_final(self._inner.operation(operation_id)):
                 self._track(operation_id, is_open=False)
 
     def _track(self, operation_id: str, *, is_open: bool) -> None:

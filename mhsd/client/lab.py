@@ -17,6 +17,7 @@ from mhsd.client.endpoint import DEFAULT_ENDPOINT, Endpoint
 from mhsd.client.errors import MHSError, MHSRejected
 from mhsd.client.requests import DEFAULT_TTL_S
 from mhsd.client.stdio import ChildFailed
+from mhsd.client.token_file import read_token
 
 _GOOD = ("completed", "running")
 
@@ -71,6 +72,8 @@ def close_all() -> list[str]:
 
 # A code file that `python` runs may leave its session open as well.
 atexit.register(close_all)
+# What a child that it forks leaves open is its parent's, which goes on.
+os.register_at_fork(after_in_child=_open.clear)
 
 
 def lab(
@@ -99,8 +102,9 @@ def lab(
 
 
 def _client(endpoint: str | Sequence[str] | None, token_file: str | PathLike[str] | None) -> CodeClient:
-    if endpoint is None and token_file is None and default.place is not None:
+    if not endpoint and default.place is not None:
         # The token of the command line is for its endpoint and for no other.
-        return client_of(default.place, default.token, default.timeout_s)
+        token = default.token if token_file is None else read_token(token_file)
+        return client_of(default.place, token, default.timeout_s)
     place = endpoint or os.environ.get("MHS_ENDPOINT") or DEFAULT_ENDPOINT
     return connect(place, token_file=token_file, timeout_s=default.timeout_s)

@@ -4,6 +4,7 @@ Decides what the file says and what makes it true. Each entry names a receipt wi
 endpoint's chain, and is linked to the entry before it; the last link covers the script, the times and the end.
 """
 
+import contextlib
 import hashlib
 import json
 import os
@@ -14,13 +15,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from mhsd import __version__
+from mhsd.client.receipts import FINAL
 
 LEDGER_VERSION = "1.0.0"
 
 _SAVE_S = 1.0
 """A run that is killed loses at most the receipts of so long."""
 
-_FROM_RECEIPT = (
+_FROM_THE_START = (
     "receipt_id",
     "command_id",
     "operation_id",
@@ -29,11 +31,10 @@ _FROM_RECEIPT = (
     "device_id",
     "capability_id",
     "input_digest",
-    "status",
     "accepted_at",
-    "ended_at",
 )
-
+_AT_THE_END = ("status", "ended_at", "mhs_code")
+_IN_THE_CHAIN = ("seq", "digest")
 
 _FOOT = ("endpoint_id", "ended_at", "outcome", "exit_code")
 """What is known at the end only; null in the ledger of a run that was killed."""
@@ -54,7 +55,7 @@ class Ledger:
 
     def __init__(self, path: Path, script: str, source: bytes, started_at: str) -> None:
         """Writes the ledger of a run of `source` that has just begun; OSError where it cannot be written."""
-        self._path = path
+        self._path = path.resolve()  # The code file may go to another directory.
         self._lock = threading.Lock()
         self._saved_mono_s = 0.0
         self._entries: list[dict[str, Any]] = []
@@ -81,7 +82,9 @@ class Ledger:
             self._last_link = link(entry, self._last_link)
             self._entries.append({**entry, "link": self._last_link})
             if time.monotonic() - self._saved_mono_s > _SAVE_S:
-                self._save()
+                # The script gets its receipt whatever becomes of the ledger, and `finish` tells.
+                with contextlib.suppress(OSError):
+                    self._save()
 
     def reached(self, endpoint_id: str) -> None:
         """The script has reached an endpoint; the ledger names the first, and every receipt its own."""
@@ -90,7 +93,7 @@ class Ledger:
                 self._foot["endpoint_id"] = endpoint_id
 
     def finish(self, outcome: str, exit_code: int, ended_at: str) -> dict[str, Any]:
-        """The run is over; returns the ledger as it was written."""
+        """The run is over; returns the ledger as it was written. OSError where it cannot be written any more."""
         with self._lock:
             self._foot |= {"ended_at": ended_at, "outcome": outcome, "exit_code": exit_code}
             return self._save()
@@ -111,16 +114,17 @@ class Ledger:
                 os.fsync(file.fileno())
             partial.replace(self._path)
         finally:
-            partial.unlink(missing_ok=True)
-        self._saved_mono_s = time.monotonic()
+            with contextlib.suppress(OSError):
+                partial.unlink()
+            self._saved_mono_s = time.monotonic()
         return document
 
 
 class LedgerCheck:
     """A check of a ledger in steps: `add` the receipts of the endpoint's evidence, then `report`.
 
-    An entry without a number in the chain is a receipt that was not final when the script got it, and one of another
-    endpoint cannot be looked for in this evidence: neither is an error, and neither is counted as checked.
+    An entry without a number in the chain is a receipt that was not final when the script got it: the evidence has at
+    most what became of it. One of another endpoint cannot be in this evidence. That either is missing is no error.
     """
 
     def __init__(self, ledger: Mapping[str, Any], endpoint_id: str) -> None:
@@ -132,12 +136,12 @@ class LedgerCheck:
             self._check_links(ledger)
         else:
             self._errors.append("the ledger has no list of receipts")
-        self._wanted = {
-            entry.get("receipt_id"): entry
-            for entry in self._entries
-            if entry.get("seq") is not None and entry.get("endpoint_id") == endpoint_id
-        }
-        self._checked = 0
+        self._endpoint_id = endpoint_id
+        self._wanted: dict[str, list[Mapping[str, Any]]] = {}
+        for entry in self._entries:
+            self._wanted.setdefault(str(entry.get("receipt_id")), []).append(entry)
+        self._sessions = {str(entry.get("session_id")) for entry in self._entries} - {"None"}
+        self._checked = self._unlisted = 0
 
     def _check_links(self, ledger: Mapping[str, Any]) -> None:
         foot = {name: ledger.get(name) for name in _FOOT}
@@ -153,26 +157,34 @@ class LedgerCheck:
 
     def add(self, receipt: Mapping[str, Any]) -> None:
         """A receipt of the evidence."""
-        entry = self._wanted.pop(receipt.get("receipt_id"), None)
-        if entry is None:
+        entries = self._wanted.pop(str(receipt.get("receipt_id")), None)
+        if entries is None:
+            self._unlisted += str(receipt.get("session_id")) in self._sessions
             return
-        self._checked += 1
+        self._checked += len(entries)
         stated = _entry(receipt)
-        differing = [name for name, value in stated.items() if value != entry.get(name)]
-        if differing:
-            self._errors.append(f"entry {entry.get('n')}: the evidence has another {', '.join(differing)}")
+        for entry in entries:
+            differing = [name for name in _known(entry) if stated[name] != entry.get(name)]
+            if differing:
+                self._errors.append(
+                    f"entry {entry.get('n')}: the evidence has another {', '.join(differing)}"
+                )
 
     def report(self) -> dict[str, Any]:
-        """`{valid, entries, checked, errors}`."""
+        """`{valid, entries, checked, unlisted, errors}`; `unlisted` are receipts of the ledger's sessions that the
+        script did not get, as when an answer was lost."""
         missing = [
             f"entry {entry.get('n')}: the evidence has no receipt {entry.get('receipt_id')}"
-            for entry in self._wanted.values()
+            for entries in self._wanted.values()
+            for entry in entries
+            if entry.get("seq") is not None and entry.get("endpoint_id") == self._endpoint_id
         ]
         errors = [*self._errors, *missing]
         return {
             "valid": not errors,
             "entries": len(self._entries),
             "checked": self._checked,
+            "unlisted": self._unlisted,
             "errors": errors,
         }
 
@@ -182,11 +194,19 @@ def _entry(receipt: Mapping[str, Any]) -> dict[str, Any]:
     evidence, error = receipt.get("evidence"), receipt.get("error")
     evidence = evidence if isinstance(evidence, dict) else {}
     return {
-        **{name: receipt.get(name) for name in _FROM_RECEIPT},
+        **{name: receipt.get(name) for name in (*_FROM_THE_START, "status", "ended_at")},
         "mhs_code": error.get("mhs_code") if isinstance(error, dict) else None,
         "seq": evidence.get("seq"),
         "digest": evidence.get("digest"),
     }
+
+
+def _known(entry: Mapping[str, Any]) -> tuple[str, ...]:
+    """What of an entry the evidence must have too: the script may have got the receipt before it was final, and that of
+    a stop before it had its number."""
+    numbered = entry.get("seq") is not None
+    ended = numbered or str(entry.get("status")) in FINAL
+    return _FROM_THE_START + _AT_THE_END * ended + _IN_THE_CHAIN * numbered
 
 
 Noted = TypeVar("Noted", bound=Mapping[str, Any])
@@ -198,6 +218,10 @@ def keep(ledger: Ledger | None) -> None:
     """From now on every receipt that this process gets goes into `ledger`; None ends it."""
     global _current  # noqa: PLW0603 - one process runs one code file
     _current = ledger
+
+
+# A child that the code file forks has the ledger of its parent, which goes on.
+os.register_at_fork(after_in_child=lambda: keep(None))
 
 
 def reached(endpoint_id: str) -> None:

@@ -18,6 +18,7 @@ from tests.cli.conftest import BIN, PATIENCE_S, Daemon, Done, ctl, environment
 
 STEP = 'lab.invoke("cap.world.step.v1", {"ticks": 1})'
 TOO_FAST = 'lab.invoke("cap.motion.convey.v1", {"distance_mm": 10, "speed_mm_s": 900})'
+NEAR = 'lab.invoke("cap.motion.convey.v1", {"distance_mm": 50, "speed_mm_s": 100})'
 FAR = 'lab.invoke("cap.motion.convey.v1", {"distance_mm": 100000, "speed_mm_s": 100})'
 
 Run = Callable[..., Done]
@@ -203,7 +204,7 @@ def test_the_ledger_is_checked_against_the_evidence(daemon: Daemon, run: Run, tm
     path = tmp_path / "sweep.ledger.json"
     good = daemon.ctl("evidence", "--ledger", str(path), "--json")
     assert good.code == 0
-    assert good.json["ledger"] == {"valid": True, "entries": 2, "checked": 2, "errors": []}
+    assert good.json["ledger"] == {"valid": True, "entries": 2, "checked": 2, "unlisted": 0, "errors": []}
     assert good.json["valid"] is True
     path.write_text(path.read_text().replace('"completed"', '"failed"', 1))
     bad = daemon.ctl("evidence", "--ledger", str(path))
@@ -227,6 +228,9 @@ def test_a_ledger_is_checked_against_a_stored_bundle_too(daemon: Daemon, run: Ru
         (("nowhere.py",), "nowhere.py cannot be read"),
         ((".",), "cannot be read"),
         (("--ledger", "nowhere/ledger.json", "sweep.py"), "ledger nowhere/ledger.json cannot be written"),
+        (("--ledger", "/dev/null", "sweep.py"), "/dev/null is no regular file"),
+        (("--ledger", ".", "sweep.py"), ". is no regular file"),
+        (("--ledger", "./sweep.py", "sweep.py"), "would be written over the code file"),
         (("--token-file", "nowhere", "sweep.py"), "nowhere"),
         (("--frobnicate", "sweep.py"), "--frobnicate"),
         ((), "SCRIPT"),
@@ -261,3 +265,81 @@ def test_a_code_file_runs_without_mhsctl_as_well(daemon: Daemon, tmp_path: Path)
     done = ctl("sweep.py", cwd=tmp_path, program="python", MHS_ENDPOINT=daemon.url)
     assert (done.code, done.out) == (0, "True\n")
     assert not (tmp_path / "sweep.ledger.json").exists()
+
+
+def of(tmp_path: Path, *lines: str) -> None:
+    """A code file whose session stays open at its end."""
+    text = "\n".join(["import atexit, os, sys, threading", "import mhsd", "lab = mhsd.lab()", *lines])
+    (tmp_path / "sweep.py").write_text(text + "\n")
+
+
+ENDINGS = {
+    "threads": (
+        "def work():",
+        "    threading.main_thread().join()",
+        f"    print({STEP}.ok)",
+        "threading.Thread(target=work).start()",
+    ),
+    "an executor": (
+        "from concurrent.futures import ThreadPoolExecutor",
+        f"ThreadPoolExecutor(1).submit(lambda: print({NEAR}.ok))",
+    ),
+    "exit functions": (f"atexit.register(lambda: print({STEP}.ok))",),
+    "another directory": ("os.chdir('/')", f"print({STEP}.ok)"),
+    "a child": (
+        "if os.fork() == 0: sys.exit('the child')",
+        "os.wait()",
+        f"print({STEP}.ok)",
+    ),
+    "a pool of processes": (
+        "import multiprocessing",
+        "with multiprocessing.get_context('fork').Pool(2) as pool: pool.map(abs, [1, 2])",
+        f"print({STEP}.ok)",
+    ),
+}
+
+
+@pytest.mark.parametrize("lines", ENDINGS.values(), ids=ENDINGS.keys())
+def test_a_code_file_ends_as_python_ends_it(daemon: Daemon, tmp_path: Path, lines: tuple[str, ...]) -> None:
+    """[MHSD-9a-87]"""
+    of(tmp_path, *lines)
+    done = ctl("run", "sweep.py", cwd=tmp_path, MHS_ENDPOINT=daemon.url)
+    assert (done.code, done.out) == (0, "True\n"), done.err
+    assert "Traceback" not in done.err
+    assert done.err.endswith("finished; 1 receipt in sweep.ledger.json\n")
+    assert len(ledger_of(tmp_path)["receipts"]) == 1
+    again = ctl("sweep.py", cwd=tmp_path, program="python", MHS_ENDPOINT=daemon.url)
+    assert (again.code, again.out) == (0, "True\n"), again.err
+
+
+def test_whoever_interrupts_a_code_file_does_not_wait_for_its_threads(daemon: Daemon, tmp_path: Path) -> None:
+    """[TPT-052]"""
+    of(tmp_path, f"threading.Thread(target=lambda: {FAR}).start()", "raise KeyboardInterrupt")
+    done = ctl("run", "sweep.py", cwd=tmp_path, MHS_ENDPOINT=daemon.url)
+    assert done.code == 130, done.err
+    assert ledger_of(tmp_path)["outcome"] == "interrupted"
+
+
+def test_a_ledger_that_cannot_be_written_at_the_end_is_told(daemon: Daemon, tmp_path: Path) -> None:
+    place = tmp_path / "taken away"
+    place.mkdir()
+    removal = "import shutil; shutil.rmtree('taken away')"
+    of(tmp_path, removal, f"print({STEP}.ok)")
+    words = ("--ledger", "taken away/ledger.json")
+    done = ctl("run", *words, "sweep.py", cwd=tmp_path, MHS_ENDPOINT=daemon.url)
+    assert (done.code, done.out) == (1, "True\n")
+    assert "the ledger taken away/ledger.json could not be written: No such file or directory" in done.err
+    place.mkdir()
+    of(tmp_path, removal, "sys.exit(3)")
+    done = ctl("run", "--json", *words, "sweep.py", cwd=tmp_path, MHS_ENDPOINT=daemon.url)
+    assert done.code == 3
+    assert "could not be written" in done.json["error"]["message"]
+
+
+def test_a_ledger_behind_a_link_is_written_where_the_link_leads(daemon: Daemon, tmp_path: Path) -> None:
+    code_file(tmp_path, STEP)
+    (tmp_path / "kept.json").symlink_to("real.json")
+    done = ctl("run", "--ledger", "kept.json", "sweep.py", cwd=tmp_path, MHS_ENDPOINT=daemon.url)
+    assert done.code == 0
+    assert (tmp_path / "kept.json").is_symlink()
+    assert ledger_of(tmp_path, "real.json")["outcome"] == "finished"

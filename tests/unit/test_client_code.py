@@ -389,7 +389,7 @@ def test_a_session_that_has_ended_by_itself_ends_quietly(start: Start) -> None:
 def test_a_receipt_that_is_final_needs_no_waiting_and_enters_no_ledger_twice(
     start: Start, tmp_path: Path
 ) -> None:
-    answers = iter(["running", "completed", "running", "completed"])
+    answers = iter(["running", "completed", "running", "completed", "running", "completed"])
     tiny, client = start(
         command=lambda _: receipt("running"), operations_get=lambda _: receipt(next(answers))
     )
@@ -399,12 +399,14 @@ def test_a_receipt_that_is_final_needs_no_waiting_and_enters_no_ledger_twice(
         with client.session() as session:
             final = session.wait(session.invoke(STEP, {}))
             assert session.wait(final) == client.wait(final) == final
+            assert session.operation("op_1").status == "running"
+            assert session.operation("op_1").status == "completed"
             assert client.wait(receipt("running")).final
     finally:
         keep(None)
     document = ledger.finish("finished", 0, "2026-10-20T07:47:00.000Z")
-    assert [entry["status"] for entry in document["receipts"]] == ["running", "completed", "completed"]
-    assert tiny.methods().count("mhs.operations.get") == 4
+    assert [entry["status"] for entry in document["receipts"]] == ["running"] + ["completed"] * 3
+    assert tiny.methods().count("mhs.operations.get") == 6
 
 
 # Where an endpoint is.
@@ -432,6 +434,19 @@ def test_the_token_of_the_command_line_goes_to_its_endpoint_only(
         pass
     assert {request.header("Authorization") for request in told.requests} == {"Bearer s3cret"}
     assert {request.header("Authorization") for request in other.requests} == {None}
+
+
+def test_a_token_of_the_code_file_goes_to_the_endpoint_of_the_command_line(
+    start: Start, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    told, _ = start()
+    place = mhsd.connect(told.url).transport._endpoint  # type: ignore[attr-defined]
+    monkeypatch.setattr(labs, "default", labs.Default(place, "s3cret", 5.0))
+    (tmp_path / "token").write_text("other\n")
+    (tmp_path / "token").chmod(0o600)
+    with mhsd.lab(token_file=tmp_path / "token"):
+        pass
+    assert {request.header("Authorization") for request in told.requests} == {"Bearer other"}
 
 
 def test_what_a_code_file_leaves_open_is_closed_at_its_end(

@@ -101,7 +101,7 @@ def test_a_ledger_fits_its_schema(written: dict[str, Any]) -> None:
 
 
 def test_a_ledger_is_true_to_the_evidence_it_came_from(written: dict[str, Any]) -> None:
-    assert report(written) == {"valid": True, "entries": 4, "checked": 3, "errors": []}
+    assert report(written) == {"valid": True, "entries": 4, "checked": 3, "unlisted": 0, "errors": []}
 
 
 def test_links_are_made_of_canonical_json(written: dict[str, Any]) -> None:
@@ -159,6 +159,69 @@ def test_a_ledger_that_was_made_anew_does_not_fit_the_evidence(path: Path, writt
     assert report(document)["errors"] == ["entry 1: the evidence has another status"]
 
 
+def of(path: Path, *receipts: dict[str, Any]) -> dict[str, Any]:
+    """A ledger of these receipts, in which everything fits together."""
+    ledger = Ledger(path, "sweep.py", SOURCE, "2026-10-20T07:46:00.000Z")
+    for each in receipts:
+        ledger.note(each)
+    return ledger.finish("finished", 0, "2026-10-20T07:47:00.000Z")
+
+
+def test_every_entry_of_a_receipt_that_came_twice_is_checked(path: Path) -> None:
+    told = report(of(path, receipt(1), receipt(1)), [receipt(1)])
+    assert (told["valid"], told["checked"]) == (True, 2)
+    told = report(of(path, receipt(1, status="failed"), receipt(1)), [receipt(1)])
+    assert told["errors"] == ["entry 1: the evidence has another status"]
+
+
+@pytest.mark.parametrize("status", ["running", "accepted", "unknown"])
+def test_what_a_receipt_had_before_it_was_final_is_checked(path: Path, status: str) -> None:
+    early = {name: value for name, value in receipt(1, status=status).items() if name != "evidence"}
+    assert report(of(path, early, receipt(1)), [receipt(1)])["valid"]
+    told = report(of(path, {**early, "capability_id": "cap.y.v1"}), [receipt(1)])
+    assert told["errors"] == ["entry 1: the evidence has another capability_id"]
+
+
+def test_a_stop_may_get_its_number_later_and_nothing_else(path: Path) -> None:
+    assert report(of(path, receipt(1, evidence={"pending": True})), [receipt(1)])["valid"]
+    told = report(of(path, receipt(1, evidence={"pending": True}, status="failed")), [receipt(1)])
+    assert told["errors"] == ["entry 1: the evidence has another status"]
+
+
+def test_a_receipt_of_this_endpoint_cannot_be_passed_off_as_anothers(path: Path) -> None:
+    told = report(of(path, receipt(1, endpoint_id="mhs://other:7400")), [receipt(1)])
+    assert told["errors"] == ["entry 1: the evidence has another endpoint_id"]
+
+
+def test_what_a_script_did_not_get_of_its_sessions_is_counted(path: Path) -> None:
+    others = receipt(3, session_id="mhs_s_2")
+    told = report(of(path, receipt(1)), [receipt(1), receipt(2), others])
+    assert (told["valid"], told["checked"], told["unlisted"]) == (True, 1, 1)
+
+
+@pytest.mark.parametrize("nonsense", [[], {}, 7, None])
+def test_entries_of_any_kind_can_be_checked(written: dict[str, Any], nonsense: Any) -> None:
+    written["receipts"][0] = dict.fromkeys(written["receipts"][0], nonsense)
+    assert report(written)["errors"][0] == "entry 1 was changed, or what is before it"
+
+
+def test_a_receipt_gets_to_the_script_although_the_ledger_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[TPT-055]"""
+    monkeypatch.setattr(ledgers, "_SAVE_S", -1.0)
+    directory = tmp_path / "taken away"
+    directory.mkdir()
+    ledger = Ledger(directory / "ledger.json", "sweep.py", SOURCE, "2026-10-20T07:46:00.000Z")
+    (directory / "ledger.json").unlink()
+    directory.rmdir()
+    ledger.note(RECEIPTS[0])
+    with pytest.raises(OSError, match="No such file"):
+        ledger.finish("finished", 0, "2026-10-20T07:47:00.000Z")
+    directory.mkdir()
+    assert len(ledger.finish("finished", 0, "2026-10-20T07:47:00.000Z")["receipts"]) == 1
+
+
 def test_a_receipt_that_the_evidence_does_not_have_is_named(written: dict[str, Any]) -> None:
     missing = report(written, RECEIPTS[1:])
     assert missing["errors"] == [f"entry 1: the evidence has no receipt {RECEIPTS[0]['receipt_id']}"]
@@ -168,7 +231,8 @@ def test_receipts_of_another_endpoint_are_not_looked_for(path: Path) -> None:
     ledger = Ledger(path, "sweep.py", SOURCE, "2026-10-20T07:46:00.000Z")
     ledger.note(receipt(1, endpoint_id="mhs://other:7400"))
     document = ledger.finish("finished", 0, "2026-10-20T07:47:00.000Z")
-    assert report(document, []) == {"valid": True, "entries": 1, "checked": 0, "errors": []}
+    told = report(document, [])
+    assert told == {"valid": True, "entries": 1, "checked": 0, "unlisted": 0, "errors": []}
 
 
 def test_a_run_that_was_killed_leaves_what_it_had(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

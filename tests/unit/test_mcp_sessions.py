@@ -366,7 +366,7 @@ async def test_a_command_that_nobody_knows_of_is_said_to_be_unknown(
     commands.ended.set()
     endpoint.refused["mhs.operations.get"] = ["MHS.SESSION.UNKNOWN"]
     commands.found = [None]
-    with pytest.raises(MHSError, match="OUTCOME.UNKNOWN"):
+    with pytest.raises(MHSError, match=r"OUTCOME\.UNKNOWN"):
         await commands.result()
     assert endpoint.methods().count("mhs.command") == 1
 

@@ -39,11 +39,9 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str],
 
 OVER_WEBSOCKET = frozenset(
     {
-        "test_batches",
+        "test_bindings_alike",
         "test_estop",
         "test_events",
-        "test_operations",
-        "test_sessions",
         "test_shutdown",
         "test_stop_scanner",
         "test_wire_hello",

@@ -12,27 +12,30 @@ Cancelling a call ends the wait and nothing else: what the endpoint has begun go
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import trio
 
 from mhsd.aclient.caller import AsyncCaller
 from mhsd.aclient.events import EventHub
-from mhsd.aclient.session import AsyncSession, OnProgress
+from mhsd.aclient.operations import OnProgress
+from mhsd.aclient.pending import Pending
+from mhsd.aclient.session import AsyncSession
 from mhsd.aclient.transport import AsyncTransport
 from mhsd.client import requests
 from mhsd.client.backoff import ATTEMPTS
 from mhsd.client.calls import DEFAULT_TIMEOUT_S
 from mhsd.client.documents import Device, Receipt
-from mhsd.client.errors import SessionError
 from mhsd.client.evidence import joined, next_page
 from mhsd.client.naming import devices_of
+from mhsd.client.negotiated import Negotiated
 from mhsd.client.requests import DEFAULT_TTL_S, given
 
 
-class AsyncClient(AsyncCaller):
+class AsyncClient(AsyncCaller, Negotiated):
     """One endpoint and one caller; `open_client` makes one and closes it. `nursery` is for its own tasks."""
 
     def __init__(
@@ -48,6 +51,30 @@ class AsyncClient(AsyncCaller):
         super().__init__(transport, timeout_s=timeout_s, attempts=attempts, name=name)
         self.nursery = nursery
         self.hub = hub
+        self._sessions: weakref.WeakSet[AsyncSession] = weakref.WeakSet()
+
+    def __repr__(self) -> str:
+        return f"<AsyncClient of {self.transport.url}>"
+
+    def _told(self) -> dict[str, Any]:
+        if self._hello is None:
+            raise RuntimeError(
+                "nothing was negotiated yet: `await client.hello()`, or any other call, comes first"
+            )
+        return self._hello
+
+    def holds(self, session: AsyncSession) -> None:
+        """A session works over this client, and does nothing more when the client is closed."""
+        self._sessions.add(session)
+
+    async def close(self) -> None:
+        """Gives back the connections; over stdio this ends the endpoint, and ChildFailed says if it ended badly.
+
+        A session that is still open ends at the endpoint when its time is over; whoever waits for its events is told.
+        """
+        for session in list(self._sessions):
+            session.forget()
+        await super().close()
 
     async def devices(self) -> list[Device]:
         """The manifests of all devices: mode, risk class, fidelity gaps, capabilities with their limits [TPT-056]."""
@@ -65,7 +92,7 @@ class AsyncClient(AsyncCaller):
         """The whole id of a device; MHSError that names the devices where not exactly one is meant."""
         return requests.device_named(await self.hello(), device_id)
 
-    async def open_session(
+    def session(
         self,
         device_ids: str | Sequence[str] | None = None,
         capabilities: Sequence[str] | None = None,
@@ -74,13 +101,26 @@ class AsyncClient(AsyncCaller):
         *,
         principal: Mapping[str, Any] | None = None,
         approved_by: Sequence[str] = (),
-    ) -> AsyncSession:
-        """Opens a session, which stays open until it is closed or `ttl_s` seconds pass without a sign of life.
+    ) -> Pending[AsyncSession]:
+        """Opens a session: `async with` closes it behind the block, `await` leaves that to `close`.
 
         Without `device_ids` it covers the only device, else the error names those there are. `capabilities` are ids or
         patterns like `cap.motion.*`, all of them when left out; `[]` opens a session that only reads. `mode` is that of
-        the device when left out. `approved_by` names the people who answer for a device of risk class R3.
+        the device when left out. It ends `ttl_s` seconds after the last sign of life; signs of life are sent while a
+        call, an operation or a subscription is open. `approved_by` names the people who answer for a device of risk
+        class R3.
         """
+        return Pending(partial(self._session, device_ids, capabilities, mode, ttl_s, principal, approved_by))
+
+    async def _session(
+        self,
+        device_ids: str | Sequence[str] | None,
+        capabilities: Sequence[str] | None,
+        mode: str | None,
+        ttl_s: int,
+        principal: Mapping[str, Any] | None,
+        approved_by: Sequence[str],
+    ) -> AsyncSession:
         hello = await self.hello()
         named = [device_ids] if device_ids is None or isinstance(device_ids, str) else device_ids
         found = [requests.device_named(hello, each) for each in named]
@@ -99,37 +139,21 @@ class AsyncClient(AsyncCaller):
         session_id = requests.member(grant, "session_id")
         return AsyncSession(self, session_id, found, grant=grant, ttl_s=params["ttl_s"])
 
-    @asynccontextmanager
-    async def session(
-        self,
-        device_ids: str | Sequence[str] | None = None,
-        capabilities: Sequence[str] | None = None,
-        mode: str | None = None,
-        ttl_s: int = DEFAULT_TTL_S,
-        *,
-        principal: Mapping[str, Any] | None = None,
-        approved_by: Sequence[str] = (),
-    ) -> AsyncIterator[AsyncSession]:
-        """As `open_session`, for the block: leaving it closes the session."""
-        async with await self.open_session(
-            device_ids, capabilities, mode, ttl_s, principal=principal, approved_by=approved_by
-        ) as session:
-            yield session
-
     async def wait(self, receipt: Mapping[str, Any], *, on_progress: OnProgress | None = None) -> Receipt:
         """The final receipt of the operation that `receipt` belongs to; a final one is returned as it is.
 
         When the session of the receipt is over, a new one asks [TPT-061].
         """
-        device_id = str(receipt.get("device_id"))
-        owner = AsyncSession(self, str(receipt.get("session_id")), [device_id])
+        owner = AsyncSession(self, str(receipt.get("session_id")), [str(receipt.get("device_id"))])
         try:
             return await owner.wait(receipt, on_progress=on_progress)
-        except SessionError:
-            async with self.session([device_id], []) as reading:
-                return await reading.wait(receipt, on_progress=on_progress)
         finally:
             owner.forget()
+
+    async def found_out(self, receipt: Mapping[str, Any], on_progress: OnProgress | None = None) -> Receipt:
+        """The final receipt of an operation whose session is over, asked for in a session of its own [TPT-061]."""
+        async with self.session([str(receipt.get("device_id"))], []) as reading:
+            return await reading.follow(receipt, on_progress)
 
     # Safety: none of it waits for a session.
 
@@ -182,14 +206,22 @@ class AsyncClient(AsyncCaller):
 
     # Evidence.
 
+    async def evidence_pages(
+        self, *, device_id: str | None = None, session_id: str | None = None
+    ) -> AsyncIterator[dict[str, Any]]:
+        """The endpoint's bundles page by page, for an evidence that is too large to be held whole."""
+        asked: Mapping[str, Any] | None = given(
+            device_id=None if device_id is None else await self.find(device_id), session_id=session_id
+        )
+        while asked is not None:
+            page = await self.call("mhs.evidence.export", asked)
+            asked = next_page(asked, page)
+            yield page
+
     async def export_evidence(
         self, *, device_id: str | None = None, session_id: str | None = None
     ) -> dict[str, Any]:
         """All receipts of the endpoint, or of a device or session, as one bundle."""
-        selection = given(device_id=device_id and await self.find(device_id), session_id=session_id)
-        pages: list[dict[str, Any]] = []
-        asked: Mapping[str, Any] | None = selection
-        while asked is not None:
-            pages.append(await self.call("mhs.evidence.export", asked))
-            asked = next_page(asked, pages[-1])
-        return joined(pages)
+        return joined(
+            [page async for page in self.evidence_pages(device_id=device_id, session_id=session_id)]
+        )

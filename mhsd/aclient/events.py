@@ -6,15 +6,14 @@ memory and finds a gap in place of what it missed; nothing else is held up by it
 
 from __future__ import annotations
 
-import math
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, Self
 
 import trio
 
 from mhsd.base.clock import Clock, rfc3339
-from mhsd.client.continuity import Backlog
+from mhsd.client.continuity import Backlog, resources_of, state_event
 from mhsd.client.documents import Event
 from mhsd.client.errors import MHSError
 from mhsd.client.requests import first_seq, member
@@ -22,21 +21,27 @@ from mhsd.client.requests import first_seq, member
 MOST_EARLY = 1024
 """Events that are kept of subscriptions whose grant has not arrived yet: it may come by another connection."""
 
+End = Callable[["AsyncSubscription"], Awaitable[dict[str, Any]]]
+"""Ends a subscription at the endpoint."""
+
+Read = Callable[[str, str], Awaitable[dict[str, Any]]]
+"""Reads the resource of this id on the device of this id."""
+
 
 class AsyncSubscription:
     """One subscription: an asynchronous iterator of events, and a context manager that ends it.
 
     One task reads it. A `gap` event, which `is_gap` tells, means that events are missing in its place: the state is
-    unknown until it is read again. Where the client itself has made it, its payload says `"client": true`.
+    unknown until it is read again, which `reconcile` does. Where the client itself has made it, its payload says
+    `"client": true`.
     """
 
-    def __init__(
-        self, granted: Mapping[str, Any], end: Callable[[AsyncSubscription], Awaitable[dict[str, Any]]]
-    ) -> None:
+    def __init__(self, granted: Mapping[str, Any], end: End, read: Read) -> None:
         self.subscription_id = member(granted, "subscription_id")
         self.granted = dict(granted)
         """The endpoint's answer to mhs.subscribe."""
         self._end = end
+        self._read = read
         self._kept = Backlog(first_seq(granted))
         self._arrived = trio.Event()
         self._problem: Exception | None = None
@@ -71,13 +76,37 @@ class AsyncSubscription:
             raise StopAsyncIteration
         return event
 
-    async def get(self, timeout_s: float = math.inf) -> Event | None:
+    async def get(self, timeout_s: float | None = None) -> Event | None:
         """The next event; None when none came within `timeout_s`, or the subscription is over. Raises what the iterator
         does."""
         await trio.lowlevel.checkpoint()
+        if timeout_s is None:
+            return await self._next()
         with trio.move_on_after(timeout_s):
             return await self._next()
         return None
+
+    def events(self, timeout_s: float | None = None) -> AsyncIterator[Event]:
+        """Events as they come, until nothing has come for `timeout_s` or the subscription is over."""
+        return _Until(self, timeout_s)
+
+    @property
+    def state_is_unknown(self) -> bool:
+        """Whether a gap was taken and the state has not been read since [EVT-007, EVT-008]."""
+        return self._kept.state_is_unknown
+
+    async def reconcile(self) -> list[Event]:
+        """Reads everything whose state or telemetry this subscription brings: a state event of each, with
+        `"client": true`, the number of the newest event that was taken, and `revision` as read [EVT-007].
+
+        For the time after a gap, and for a subscription that takes the place of one that ended. Events that still come
+        with a lower revision are older than what was read.
+        """
+        with self._kept.reconciled() as taken:
+            return [
+                Event(state_event(self.subscription_id, taken, *which, await self._read(*which)))
+                for which in resources_of(self.granted)
+            ]
 
     async def _next(self) -> Event | None:
         while (event := self._kept.pop()) is None:
@@ -120,6 +149,23 @@ class AsyncSubscription:
     def over(self) -> bool:
         """Whether no more events will come than those that have arrived."""
         return self._is_over
+
+
+class _Until:
+    """The events of a subscription until none comes for a while."""
+
+    def __init__(self, subscription: AsyncSubscription, timeout_s: float | None) -> None:
+        self._subscription = subscription
+        self._timeout_s = timeout_s
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Event:
+        event = await self._subscription.get(self._timeout_s)
+        if event is None:
+            raise StopAsyncIteration
+        return event
 
 
 class EventHub:

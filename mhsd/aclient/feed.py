@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from mhsd.aclient.events import AsyncSubscription
+from mhsd.aclient.events import AsyncSubscription, End, Read
 from mhsd.client.errors import MHSError
 
 if TYPE_CHECKING:
@@ -33,13 +33,9 @@ class Feed:
         self._subscriptions: dict[AsyncSubscription, None] = {}
         self._running: trio.CancelScope | None = None
 
-    def add(
-        self,
-        granted: Mapping[str, Any],
-        end: Callable[[AsyncSubscription], Awaitable[dict[str, Any]]],
-    ) -> AsyncSubscription:
-        """The subscription that the endpoint has granted; `end` ends it there."""
-        subscription = AsyncSubscription(granted, end)
+    def add(self, granted: Mapping[str, Any], end: End, read: Read) -> AsyncSubscription:
+        """The subscription that the endpoint has granted; `end` ends it there, `read` reads in its session."""
+        subscription = AsyncSubscription(granted, end, read)
         self._subscriptions[subscription] = None
         self._client.hub.add(subscription)
         if self._running is None:

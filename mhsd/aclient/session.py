@@ -1,31 +1,20 @@
-"""A session as a Trio program holds it: commands and what became of them, reads, heartbeats, subscriptions.
-
-A command is sent once. When its answer is lost it is looked up by its command_id, and what cannot be found out is said
-to be unknown [TPT-062]. Cancelling a wait never cancels what the device does: that is what `cancel` is for.
-"""
+"""A session as a Trio program holds it: commands, reads, subscriptions, and safety on its devices [TPT-054]."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 import trio
 
 from mhsd.aclient.feed import Feed
-from mhsd.aclient.pulse import Pulse
+from mhsd.aclient.operations import OnProgress, Operations
+from mhsd.aclient.pending import Pending
 from mhsd.client import requests
-from mhsd.client.documents import Receipt
-from mhsd.client.errors import (
-    AnswerLost,
-    MHSError,
-    OutcomeUnknown,
-    SessionError,
-    TransportError,
-    TransportOver,
-)
-from mhsd.client.receipts import is_final
+from mhsd.client.documents import Event, Receipt
+from mhsd.client.errors import MHSError, SessionError
 from mhsd.client.requests import DEFAULT_DEADLINE_MS, Stream, given
 
 if TYPE_CHECKING:
@@ -34,15 +23,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("mhsd.client")
 
-POLL_S = 0.05
-MOST_POLL_S = 1.0
 CLOSE_S = 10.0
 """How long leaving a session may take, when the program that leaves it is being cancelled too."""
 
-OnProgress = Callable[[Receipt], None]
+UNSUBSCRIBE_S = 2.0
+"""As long for a subscription, which ends with its session in any case."""
 
 
-class AsyncSession:
+class AsyncSession(Operations):
     """One open session; a context manager that closes it, which cancels its operations to the safe state [SESS-006].
 
     Every method may be called from any number of tasks at once [TPT-057]. Its heartbeats go out by themselves while a
@@ -58,23 +46,14 @@ class AsyncSession:
         grant: Mapping[str, Any] | None = None,
         ttl_s: float | None = None,
     ) -> None:
-        """The session of this id, opened by whomever: `AsyncClient.open_session` opens one. Without `ttl_s` the first
+        """The session of this id, opened by whomever: `AsyncClient.session` opens one. Without `ttl_s` the first
         heartbeat, which then goes out at once, tells how long it lives."""
-        self.client = client
-        self.session_id = session_id
-        self.device_ids = list(device_ids)
+        super().__init__(client, session_id, device_ids, over=self._ended, ttl_s=ttl_s)
         self.grant: dict[str, Any] = dict(grant or {})
         """What was granted: capabilities, mode, the time of expiry, the safety context."""
-        self._open: set[str] = set()
         self._is_closed = False
-        self._pulse = Pulse(
-            client.nursery,
-            beat=self._beat,
-            look=self._look,
-            over=self._ended,
-            every_s=None if ttl_s is None else ttl_s / 3,
-        )
         self._feed = Feed(client, session_id, touch=self.heartbeat, over=self._ended)
+        client.holds(self)
 
     def __repr__(self) -> str:
         return f"<AsyncSession {self.session_id} on {', '.join(self.device_ids)}>"
@@ -102,19 +81,6 @@ class AsyncSession:
     def mode(self) -> str:
         """The mode that the session was opened in."""
         return str(self.grant.get("mode"))
-
-    async def call(
-        self, method: str, params: Mapping[str, Any] | None = None, *, deadline_s: float | None = None
-    ) -> dict[str, Any]:
-        """One method inside this session."""
-        async with self._pulse.held():
-            return await self._call(method, params, deadline_s)
-
-    async def _call(
-        self, method: str, params: Mapping[str, Any] | None = None, deadline_s: float | None = None
-    ) -> dict[str, Any]:
-        sent = {"session_id": self.session_id, **(params or {})}
-        return await self.client.call(method, sent, deadline_s=deadline_s)
 
     # Commands.
 
@@ -152,11 +118,12 @@ class AsyncSession:
         permit_id: str | None = None,
         deadline_ms: int = DEFAULT_DEADLINE_MS,
         wait: bool = False,
+        on_progress: OnProgress | None = None,
     ) -> Receipt:
         """Sets fields of a resource and returns the receipt."""
         params = given(resource_id=resource_id, patch=patch, permit_id=permit_id)
         params |= given(expected_revision=expected_revision, deadline_ms=deadline_ms)
-        return await self._mutation("mhs.resource.write", params, device_id, command_id, wait)
+        return await self._mutation("mhs.resource.write", params, device_id, command_id, wait, on_progress)
 
     async def restore(
         self,
@@ -187,125 +154,6 @@ class AsyncSession:
             receipt = await self.mutate(method, params)
             return await self.wait(receipt, on_progress=on_progress) if wait else receipt
 
-    async def mutate(
-        self, method: str, params: Mapping[str, Any], *, deadline_s: float | None = None
-    ) -> Receipt:
-        """Sends a mutation once and returns its receipt; `params` names command_id and device_id.
-
-        A lost answer is looked up; OutcomeUnknown where that does not tell either, with both ids in its details.
-        """
-        async with self._pulse.held():
-            try:
-                receipt = Receipt(await self._call(method, params, deadline_s))
-            except AnswerLost as lost:
-                receipt = await self._found(lost, params)
-            return self._tracked(receipt)
-
-    async def _found(self, lost: AnswerLost, params: Mapping[str, Any]) -> Receipt:
-        try:
-            found = await self.look_up(params["command_id"], params["device_id"])
-        except MHSError as problem:
-            looked_up = problem.mhs_code
-        else:
-            if found is not None:
-                return found
-            looked_up = "MHS.OPERATION.UNKNOWN"
-        raise requests.outcome_unknown(lost, params, self.session_id, looked_up) from lost
-
-    # Operations.
-
-    async def look_up(self, command_id: str, device_id: str | None = None) -> Receipt | None:
-        """The receipt of a command as the endpoint has it now; None where it knows no such command."""
-        return await self._operation({"command_id": command_id, "device_id": self.find(device_id)})
-
-    async def operation(self, operation_id: str) -> Receipt:
-        """The receipt of an operation as it is now [PROTO-030]."""
-        receipt = await self._operation({"operation_id": operation_id})
-        if receipt is None:
-            raise requests.operation_unknown(operation_id)
-        return receipt
-
-    async def _operation(self, which: Mapping[str, str]) -> Receipt | None:
-        """mhs.operations.get, repeated with growing pauses while only the connection fails [TPT-064]."""
-        backoff = self.client.backoff()
-        while True:
-            try:
-                return self._tracked(Receipt(await self._call("mhs.operations.get", which)))
-            except TransportOver:
-                raise
-            except (TransportError, OutcomeUnknown):
-                pause_s = backoff.pause_s()
-                if pause_s is None:
-                    raise
-                await trio.sleep(pause_s)
-            except MHSError as refusal:
-                if refusal.mhs_code == "MHS.OPERATION.UNKNOWN":
-                    return None
-                raise
-
-    async def operations(
-        self, state: str | None = None, *, device_id: str | None = None
-    ) -> list[dict[str, Any]]:
-        """The operations of this session, and those of the same caller that still run on its devices."""
-        answered = await self.call("mhs.operations.list", given(state=state, device_id=device_id))
-        found = answered.get("operations")
-        return found if isinstance(found, list) else []
-
-    async def wait(self, receipt: Mapping[str, Any], *, on_progress: OnProgress | None = None) -> Receipt:
-        """The final receipt of the operation that `receipt` belongs to; a final one is returned as it is.
-
-        It ends when the operation does, for which the endpoint allows its capability's `max_duration_ms`.
-        `on_progress` is given every receipt on the way. OutcomeUnknown, with its ids in the details, where no more can
-        be found out of what had begun [TPT-062].
-        """
-        receipt, pause_s = Receipt(receipt), POLL_S
-        async with self._pulse.held():
-            while not is_final(receipt) and receipt.operation_id is not None:
-                if on_progress is not None:
-                    on_progress(receipt)
-                await trio.sleep(pause_s)
-                pause_s = min(MOST_POLL_S, pause_s * 1.5)
-                try:
-                    receipt = await self.operation(receipt.operation_id)
-                except MHSError as problem:
-                    raise requests.fate_unknown(receipt, problem) from problem
-        return receipt
-
-    async def cancel(self, operation: str | Mapping[str, Any], *, deadline_s: float | None = None) -> Receipt:
-        """Stops an operation, given by its id or a receipt; the answer may still be `running`, for `wait`
-        [PROTO-032]."""
-        operation_id = operation if isinstance(operation, str) else operation.get("operation_id")
-        if not isinstance(operation_id, str):
-            raise TypeError("a receipt without operation_id belongs to nothing that could be cancelled")
-        params = {"operation_id": operation_id}
-        return self._tracked(Receipt(await self.call("mhs.operations.cancel", params, deadline_s=deadline_s)))
-
-    def _tracked(self, receipt: Receipt) -> Receipt:
-        """An operation that is open holds the session's pulse, once, whether or not anybody waits for it."""
-        operation_id, is_open = receipt.operation_id, not is_final(receipt)
-        if operation_id is not None and is_open != (operation_id in self._open):
-            if is_open:
-                self._open.add(operation_id)
-                self._pulse.hold()
-            else:
-                self._let_go(operation_id)
-        return receipt
-
-    def _let_go(self, operation_id: str) -> None:
-        self._open.discard(operation_id)
-        self._pulse.release()
-
-    async def _look(self) -> None:
-        """Finds out which of the operations that nobody waits for have ended."""
-        for operation_id in list(self._open):
-            try:
-                self._tracked(Receipt(await self._call("mhs.operations.get", {"operation_id": operation_id})))
-            except MHSError as refusal:
-                if refusal.mhs_code != "MHS.OPERATION.UNKNOWN":
-                    raise
-                if operation_id in self._open:
-                    self._let_go(operation_id)
-
     # Looking.
 
     async def read(
@@ -331,22 +179,29 @@ class AsyncSession:
         params = {"device_id": self.find(device_id), "deadline_ms": deadline_ms}
         return await self.call("mhs.snapshot", params)
 
-    async def subscribe(
+    def subscribe(
         self,
         streams: str | Stream | Sequence[str | Stream],
         *,
         rate_hz: float | None = None,
         filter: Mapping[str, Any] | None = None,
-    ) -> AsyncSubscription:
-        """Opens a subscription: `async with await session.subscribe("state") as events: async for event in events`.
+    ) -> Pending[AsyncSubscription]:
+        """Opens a subscription: `async with` ends it behind the block, `await` leaves that to `close`.
 
         `streams` are names (state, telemetry, events, log, progress) or objects like `{"stream": "state",
         "resource_id": "belt"}`. `rate_hz` is the most that is wanted. The session is kept alive until it is closed.
         """
         params = requests.subscribe_params(streams, rate_hz=rate_hz, filter=filter)
+        return Pending(partial(self._subscribe, params))
+
+    async def _subscribe(self, params: Mapping[str, Any]) -> AsyncSubscription:
         granted = await self.call("mhs.subscribe", params)
+        subscription = self._feed.add(granted, self._unsubscribe, self._reading)
         self._pulse.hold()
-        return self._feed.add(granted, self._unsubscribe)
+        return subscription
+
+    async def _reading(self, device_id: str, resource_id: str) -> dict[str, Any]:
+        return await self.read(resource_id, device_id=device_id)
 
     async def _unsubscribe(self, subscription: AsyncSubscription) -> dict[str, Any]:
         if not self._feed.remove(subscription):
@@ -356,24 +211,24 @@ class AsyncSession:
         subscription.finish()
         if had_ended or self._is_closed:
             return {}
-        with trio.move_on_after(CLOSE_S, shield=True):
+        with trio.move_on_after(UNSUBSCRIBE_S, shield=True):
             return await self._call("mhs.unsubscribe", {"subscription_id": subscription.subscription_id})
         return {}
 
+    async def events(
+        self,
+        streams: str | Stream | Sequence[str | Stream],
+        *,
+        rate_hz: float | None = None,
+        filter: Mapping[str, Any] | None = None,
+        timeout_s: float | None = None,
+    ) -> AsyncIterator[Event]:
+        """The events of a subscription of its own, until nothing has come for `timeout_s` or the loop is left."""
+        async with self.subscribe(streams, rate_hz=rate_hz, filter=filter) as subscription:
+            async for event in subscription.events(timeout_s):
+                yield event
+
     # The session itself, and safety on its devices.
-
-    async def heartbeat(self) -> dict[str, Any]:
-        """Sets `expires_at` to now + ttl; returns it with the safety context [SESS-005]."""
-        return await self._call("mhs.session.heartbeat")
-
-    async def _beat(self) -> None:
-        answered = await self.heartbeat()
-        if self._pulse.every_s is None:
-            self._pulse.every_s = requests.lifetime_s(answered, await self.client.endpoint_time_s()) / 3
-
-    def kept_alive(self) -> AbstractAsyncContextManager[None]:
-        """Heartbeats go out while the block runs, also while nothing is open in the session [MHSD-4-29]."""
-        return self._pulse.held()
 
     async def safety_status(self, device_id: str | None = None) -> dict[str, Any]:
         """Latch, interlocks, permits and safe state of a device of this session."""
@@ -426,10 +281,6 @@ class AsyncSession:
         """Does no more for the session, and leaves it open for as long as it lives."""
         self._pulse.end()
         self._feed.end()
-
-    def find(self, device_id: str | None = None) -> str:
-        """The whole id of a device of this session: its only one, or the one that is named."""
-        return requests.device_of_session(self.device_ids, device_id)
 
     def _ended(self, problem: MHSError) -> None:
         """The session is over, or its events cannot be had any more."""

@@ -6,6 +6,7 @@ open. An e-stop takes a connection of its own: nothing that the others carry is 
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import cast
 
@@ -27,8 +28,8 @@ from mhsd.client.endpoint import HttpEndpoint, parse_endpoint
 from mhsd.client.errors import MHSError, OutcomeUnknown, TransportError, from_answer, no_more_events
 from mhsd.client.http import CONNECT_TIMEOUT_S, Tls
 from mhsd.client.http_answers import answer_of
-from mhsd.client.sse_source import STEADY_S
-from mhsd.client.transport import MAX_ANSWER_BYTES, Answer, NotSent, Over
+from mhsd.client.sse_source import STEADY_S, may_ask_again
+from mhsd.client.transport import MAX_ANSWER_BYTES, Answer, Lost, NotSent, Over
 
 WS_PATH = "/mhs/v1/ws"
 SUBPROTOCOL = "mhs.v1"
@@ -132,6 +133,18 @@ class _Watched(trio.abc.Stream):
         await self._inner.aclose()
 
 
+class Refused(Exception):
+    """The endpoint gave this answer in place of a WebSocket."""
+
+    def __init__(self, answer: Answer) -> None:
+        super().__init__(answer)
+        self.answer = answer
+
+    def error(self) -> MHSError:
+        """As whoever waits for no answer is told."""
+        return from_answer(self.answer.body.get("error"), self.answer.http_status)
+
+
 class WsTransport:
     """One connection that every task shares, opened when it is needed."""
 
@@ -166,37 +179,40 @@ class WsTransport:
     async def greet(self, greet: Greet) -> None:
         """Says hello, on this connection and on each later one."""
         self._greet = greet
-        await self._link()
+        try:
+            await self._link()
+        except Refused as refused:
+            raise refused.error() from None
 
     async def exchange(
         self, request_id: str, body: bytes, timeout_s: float, *, urgent: bool = False
     ) -> Answer:
         """One request and its answer within `timeout_s`; an urgent one has a connection of its own."""
-        until_mono_s = trio.current_time() + timeout_s
-        if urgent:
-            with suppress(NotSent):
-                return await self._exchange_alone(request_id, body, timeout_s)
-        link: Link | None = None
-        with trio.move_on_at(until_mono_s):
-            link = await self._link()
-        if link is None:
-            raise NotSent(f"{self.url} took no connection within {timeout_s:g} s")
-        left_s = max(0.001, until_mono_s - trio.current_time())
-        return await link.exchange(request_id, body, left_s, urgent=urgent)
-
-    async def _exchange_alone(self, request_id: str, body: bytes, timeout_s: float) -> Answer:
-        until_mono_s = trio.current_time() + timeout_s
-        link: Link | None = None
-        with trio.move_on_at(until_mono_s):
-            link = await self._open()
-        if link is None:
-            raise NotSent(f"{self.url} took no connection within {timeout_s:g} s")
         try:
-            left_s = max(0.001, until_mono_s - trio.current_time())
-            return await link.exchange(request_id, body, left_s, urgent=True)
+            return await self._exchange(request_id, body, trio.current_time() + timeout_s, urgent=urgent)
+        except Refused as refused:
+            # Of a request whose connection was refused nothing has left, as of one that is refused unread.
+            return refused.answer
+
+    async def _exchange(self, request_id: str, body: bytes, until_mono_s: float, *, urgent: bool) -> Answer:
+        if urgent:
+            with suppress(NotSent, Refused):
+                return await self._exchange_alone(request_id, body, until_mono_s)
+        link = await self._in_time(self._link, until_mono_s)
+        return await link.exchange(request_id, body, _left_s(until_mono_s), urgent=urgent)
+
+    async def _exchange_alone(self, request_id: str, body: bytes, until_mono_s: float) -> Answer:
+        link = await self._in_time(self._open, until_mono_s)
+        try:
+            return await link.exchange(request_id, body, _left_s(until_mono_s), urgent=True)
         finally:
-            with trio.CancelScope(shield=True, deadline=trio.current_time() + CLOSE_S):
-                await link.aclose()
+            link.fail("its call is over")
+
+    async def _in_time(self, connect: Callable[[], Awaitable[Link]], until_mono_s: float) -> Link:
+        began_mono_s = trio.current_time()
+        with trio.move_on_at(until_mono_s):
+            return await connect()
+        raise NotSent(f"{self.url} took no connection within {until_mono_s - began_mono_s:.3g} s")
 
     async def _link(self) -> Link:
         """The connection that there is, or a new one; hello has been said on it, if it has been said at all."""
@@ -229,7 +245,7 @@ class WsTransport:
         return link
 
     async def _serve(self, stream: Stream, *, task_status: trio.TaskStatus[Link]) -> None:
-        """Runs one connection to its end; NotSent or MHSError where it does not become a WebSocket."""
+        """Runs one connection to its end; NotSent or Refused where it does not become a WebSocket."""
         link: Link | None = None
         try:
             async with background() as nursery:
@@ -238,9 +254,11 @@ class WsTransport:
                 task_status.started(link)
                 async with background() as beside:
                     beside.start_soon(self._watch, frames, link)
+                    # Whoever gives a link up leaves its connection to be closed here.
+                    beside.start_soon(_cancel_when, link.broken, beside.cancel_scope)
                     await link.run()
                 await frames.aclose()
-        except (NotSent, MHSError):
+        except NotSent:
             raise
         except Exception as problem:
             # Its reader raises what comes of a peer's bytes; a refusal is one of them, and ends this connection only.
@@ -257,7 +275,6 @@ class WsTransport:
     async def _watch(self, frames: _Frames, link: Link) -> None:
         await frames.ping()
         link.fail(f"{self.url} does not answer any more")
-        await frames.aclose()
 
     async def _upgraded(self, stream: Stream, nursery: trio.Nursery) -> WebSocketConnection:
         watched = _Watched(stream)
@@ -283,14 +300,16 @@ class WsTransport:
             raise NotSent(f"{self.url} closed the connection before it was a WebSocket")
         return socket
 
-    def _refusal(self, refused: ConnectionRejected) -> Exception:
+    def _refusal(self, refused: ConnectionRejected) -> NotSent | Refused:
         headers = {
             name.decode("latin-1").lower(): value.decode("latin-1") for name, value in refused.headers or ()
         }
         if refused.status_code >= 500:
             return NotSent(f"{self.url} answered HTTP {refused.status_code}")
-        answer = answer_of(self.url, "", refused.status_code, headers.get, refused.body or b"")
-        return from_answer(answer.body.get("error"), refused.status_code)
+        try:
+            return Refused(answer_of(self.url, "", refused.status_code, headers.get, refused.body or b""))
+        except Lost as problem:
+            return NotSent(str(problem))
 
     async def bring_events(self, wanted: EventsWanted) -> None:
         """They come with the answers; when the connection breaks, a new one takes over the session [TPT-063]."""
@@ -309,6 +328,7 @@ class WsTransport:
     async def _take_over(self, wanted: EventsWanted, backoff: Backoff) -> Link:
         """A connection to which the events of the session come, because it was the last that used it."""
         while True:
+            at_least_s = 0.0
             try:
                 link = await self._link()
                 await wanted.touch()
@@ -316,9 +336,14 @@ class WsTransport:
                 why = str(problem)
             except (OutcomeUnknown, TransportError) as problem:
                 why = problem.message
+            except Refused as refused:
+                refusal = refused.error()
+                if not may_ask_again(refusal, was_open=True):
+                    raise refusal from None
+                why, at_least_s = refusal.message, refused.answer.retry_after_s or 0.0
             else:
                 return link
-            pause_s = backoff.pause_s()
+            pause_s = backoff.pause_s(at_least_s)
             if pause_s is None:
                 raise no_more_events(why)
             await trio.sleep(pause_s)
@@ -328,6 +353,10 @@ class WsTransport:
         self._is_closed = True
         if self._current is not None:
             await self._current.aclose()
+
+
+def _left_s(until_mono_s: float) -> float:
+    return max(0.001, until_mono_s - trio.current_time())
 
 
 def _first_of(problem: BaseException) -> BaseException:

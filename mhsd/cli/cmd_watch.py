@@ -212,7 +212,11 @@ class _Watch:
         if self._rate_hz is not None:
             params["rate_hz"] = self._rate_hz
         granted = session.call("mhs.subscribe", params)
-        return feed.opened(granted, lambda subscription_id: {})
+        return feed.opened(
+            granted,
+            lambda subscription_id: {},
+            lambda device_id, resource_id: session.read(resource_id, device_id),
+        )
 
     def _lost(self, subscription: Subscription) -> None:
         """How much came between two subscriptions, nobody knows; that something may be missing is said."""

@@ -23,6 +23,7 @@ from mhsd.client.evidence import exported_pages, joined
 from mhsd.client.http import Tls
 from mhsd.client.ledger import noted, reached
 from mhsd.client.naming import devices_of
+from mhsd.client.negotiated import Negotiated
 from mhsd.client.requests import (
     DEFAULT_TTL_S,
     approvals,
@@ -62,7 +63,7 @@ def client_of(place: Endpoint, token: str | None, timeout_s: float) -> "CodeClie
     return CodeClient(open_transport(place, token=token, tls=Tls.of(os.environ)), timeout_s=timeout_s)
 
 
-class CodeClient(Client):
+class CodeClient(Client, Negotiated):
     """One endpoint and one caller; a context manager that closes the connection."""
 
     def __init__(self, transport: Transport, *, timeout_s: float) -> None:
@@ -72,28 +73,8 @@ class CodeClient(Client):
     def __repr__(self) -> str:
         return f"<Client of {self.transport.url}>"
 
-    # What was negotiated and is claimed [TPT-056].
-
-    @property
-    def endpoint_id(self) -> str:
-        """The endpoint's name, which its receipts carry."""
-        return str(self.hello().get("endpoint_id"))
-
-    @property
-    def mhs_version(self) -> str:
-        """The revision of the protocol that both sides speak."""
-        return str(self.hello().get("mhs_version"))
-
-    @property
-    def conformance(self) -> list[dict[str, Any]]:
-        """What the endpoint claims to conform to, a claim for each device or profile; empty when it claims nothing."""
-        claims = self.hello().get("conformance")
-        return [claim for claim in claims if isinstance(claim, dict)] if isinstance(claims, list) else []
-
-    @property
-    def limits(self) -> dict[str, Any]:
-        """What the endpoint takes at most: request sizes, rates, deadlines."""
-        return dict(self.hello().get("limits") or {})
+    def _told(self) -> dict[str, Any]:
+        return self.hello()
 
     def devices(self) -> list[Device]:
         """The manifests of all devices."""

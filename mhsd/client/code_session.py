@@ -5,7 +5,6 @@ as OutcomeUnknown. Ctrl-C while a command runs cancels it on the device and wait
 """
 
 import contextlib
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self, TypedDict
 
@@ -14,16 +13,18 @@ from mhsd.client.errors import MHSError, SessionError
 from mhsd.client.events import Feed, Subscription
 from mhsd.client.ledger import noted
 from mhsd.client.pulse import Pulse
-from mhsd.client.receipts import is_final
 from mhsd.client.requests import (
     DEFAULT_DEADLINE_MS,
     Stream,
     device_of_session,
     given,
+    operation_meant,
+    operations_of,
     subscribe_params,
 )
 from mhsd.client.session import Session
 from mhsd.client.stdio import ChildFailed
+from mhsd.client.unwatched import Unwatched
 
 if TYPE_CHECKING:
     from mhsd.client.code import CodeClient
@@ -52,13 +53,14 @@ class CodeSession:
         self.client = client
         self.device_ids = list(device_ids)
         self._inner = inner
-        self._open: set[str] = set()
-        self._open_lock = threading.Lock()
         self._closed = False
         self._feed = Feed(client.transport, inner.session_id)
         # Whoever calls is told by the call that is refused; who waits for events, by the heartbeat.
         every_s = inner.lifetime_s(inner.grant) / 3
-        self._pulse = Pulse(inner.heartbeat, self._look, self._feed.fail, every_s)
+        self._pulse = Pulse(
+            inner.heartbeat, lambda: self._unwatched.look(inner.operation), self._feed.fail, every_s
+        )
+        self._unwatched = Unwatched(self._pulse.hold, self._pulse.release)
         client.holds(self)
 
     def __enter__(self) -> Self:
@@ -91,6 +93,13 @@ class CodeSession:
     def mode(self) -> str:
         """The mode that the session was opened in."""
         return str(self.grant.get("mode"))
+
+    def call(
+        self, method: str, params: Mapping[str, Any] | None = None, *, deadline_s: float | None = None
+    ) -> dict[str, Any]:
+        """One method of the protocol inside this session, as it is there."""
+        with self._pulse.held():
+            return self._inner.call(method, params or {}, deadline_s)
 
     # Commands.
 
@@ -212,7 +221,7 @@ class CodeSession:
     def _told(self, receipt: Receipt) -> Receipt:
         """The ledger is told, and the list of what is still open."""
         if receipt.operation_id is not None:
-            self._track(receipt.operation_id, is_open=not receipt.final)
+            self._unwatched.note(receipt.operation_id, receipt)
         return noted(receipt)
 
     def _checked(self, receipt: Receipt) -> Receipt:
@@ -235,19 +244,20 @@ class CodeSession:
         receipt = Receipt(self._inner.operation(operation_id))
         return self._told(receipt) if receipt.final else receipt
 
+    def look_up(self, command_id: str, device_id: str | None = None) -> Receipt | None:
+        """The receipt of a command as the endpoint has it now; None where it knows no such command."""
+        found = self._inner.look_up(command_id, self.find(device_id))
+        return None if found is None else Receipt(found)
+
     def operations(self, state: str | None = None, *, device_id: str | None = None) -> list[dict[str, Any]]:
         """The operations of this session, and those of the same caller that still run on its devices."""
         device_id = None if device_id is None else self.find(device_id)
         answered = self._inner.call("mhs.operations.list", given(state=state, device_id=device_id))
-        found = answered.get("operations")
-        return found if isinstance(found, list) else []
+        return operations_of(answered)
 
-    def cancel(self, operation: str | Mapping[str, Any]) -> Receipt:
+    def cancel(self, operation: str | Mapping[str, Any], *, deadline_s: float | None = None) -> Receipt:
         """Stops an operation, given by its id or a receipt; the answer may still be `running`, for `wait`."""
-        operation_id = operation if isinstance(operation, str) else operation.get("operation_id")
-        if operation_id is None:
-            raise ValueError("a receipt without operation_id belongs to nothing that could be cancelled")
-        return self._told(Receipt(self._inner.cancel(str(operation_id))))
+        return self._told(Receipt(self._inner.cancel(operation_meant(operation), deadline_s)))
 
     # Looking.
 
@@ -294,7 +304,9 @@ class CodeSession:
         self._pulse.hold()
         try:
             granted = self._inner.call("mhs.subscribe", params)
-            return self._feed.opened(granted, self._unsubscribe)
+            return self._feed.opened(
+                granted, self._unsubscribe, lambda device_id, name: self.read(name, device_id=device_id)
+            )
         except BaseException:
             self._pulse.release()
             raise
@@ -315,11 +327,13 @@ class CodeSession:
         with self.subscribe(streams, rate_hz=rate_hz, filter=filter) as subscription:
             yield from subscription.events(timeout_s)
 
-    # The session itself, and safety on its device.
-
     def heartbeat(self) -> dict[str, Any]:
         """Sets `expires_at` to now + ttl; done by itself while something is open."""
         return self._inner.heartbeat()
+
+    def kept_alive(self) -> contextlib.AbstractContextManager[None]:
+        """Heartbeats go out while the block runs, also while nothing is open in the session [MHSD-4-29]."""
+        return self._pulse.held()
 
     def safety_status(self, device_id: str | None = None) -> dict[str, Any]:
         """Latch, interlocks, permits and safe state of a device of this session."""
@@ -345,6 +359,7 @@ class CodeSession:
         resource: str | None = None,
         device_id: str | None = None,
         ttl_s: int = 300,
+        approved_by: Sequence[str] = (),
     ) -> dict[str, Any]:
         """As an operator: approves one command of this session with exactly this input, once."""
         return self.client.permit(
@@ -354,6 +369,7 @@ class CodeSession:
             resource=resource,
             device_id=self.find(device_id),
             ttl_s=ttl_s,
+            approved_by=approved_by,
         )
 
     def export_evidence(self) -> dict[str, Any]:
@@ -381,19 +397,3 @@ class CodeSession:
     def find(self, device_id: str | None = None) -> str:
         """The whole id of a device of this session: its only one, or the one that is named."""
         return device_of_session(self.device_ids, device_id)
-
-    def _look(self) -> None:
-        """Finds out which of the operations that nobody waits for have ended."""
-        with self._open_lock:
-            unwatched = list(self._open)
-        for operation_id in unwatched:
-            if is_final(self._inner.operation(operation_id)):
-                self._track(operation_id, is_open=False)
-
-    def _track(self, operation_id: str, *, is_open: bool) -> None:
-        """An operation that runs holds the session's pulse, once."""
-        with self._open_lock:
-            if is_open == (operation_id in self._open):
-                return
-            (self._open.add if is_open else self._open.remove)(operation_id)
-        (self._pulse.hold if is_open else self._pulse.release)()

@@ -1,15 +1,20 @@
 """What of a subscription has been seen: repetitions are left out, and what is missing is said. Pure [TPT-063, EVT-008].
 
 After a reconnect an endpoint may send events again, or from further on. Whatever it does, the events that leave
-here have rising numbers, and each number since `seq_start` is either an event or lies in a gap.
+here have rising numbers, and each number since `seq_start` is either an event or lies in a gap. After a gap the state
+is unknown until it is read again [EVT-007].
 """
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 MOST_KEPT = 1024
 """Events of one subscription that are kept until they are taken: as many as an endpoint buffers by default."""
+
+VALUES = ("state", "telemetry")
+"""The streams that show what a resource is like."""
 
 
 class Continuity:
@@ -43,6 +48,10 @@ class Backlog:
         self._seen = Continuity(seq_start)
         self._kept: deque[dict[str, Any]] = deque()
         self._most = most
+        self.taken = self.newest
+        """The number of the newest event that was taken."""
+        self.state_is_unknown = False
+        """Whether a gap was taken since the state was read."""
 
     @property
     def newest(self) -> int:
@@ -61,7 +70,22 @@ class Backlog:
 
     def pop(self) -> dict[str, Any] | None:
         """The oldest; None where there is none."""
-        return self._kept.popleft() if self._kept else None
+        if not self._kept:
+            return None
+        event = self._kept.popleft()
+        self.taken = number(event["seq"])
+        self.state_is_unknown |= is_gap(event)
+        return event
+
+    @contextmanager
+    def reconciled(self) -> Iterator[int]:
+        """The state is read in the block, behind the event whose number it is given [EVT-007]."""
+        self.state_is_unknown = False  # A gap that is taken meanwhile makes it unknown again.
+        try:
+            yield self.taken
+        except BaseException:
+            self.state_is_unknown = True
+            raise
 
     def _fit(self) -> None:
         """Where there are too many, the oldest two become one gap, which takes the place of both."""
@@ -88,6 +112,37 @@ def gap(near: Mapping[str, Any], first: int, last: int) -> dict[str, Any]:
         "to": last,
         "dropped": last - first + 1,
         "payload": {"client": True},
+    }
+
+
+def resources_of(granted: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The device and resource of everything whose values a subscription brings, each once: `granted` is the endpoint's
+    answer to mhs.subscribe."""
+    streams = granted.get("streams")
+    entries = [each for each in streams if isinstance(each, dict)] if isinstance(streams, list) else []
+    found = [
+        (str(each.get("device_id")), str(each["resource_id"]))
+        for each in entries
+        if each.get("stream") in VALUES and "resource_id" in each
+    ]
+    return list(dict.fromkeys(found))
+
+
+def state_event(
+    subscription_id: str, seq: int, device_id: str, resource_id: str, reading: Mapping[str, Any]
+) -> dict[str, Any]:
+    """A state event that the client itself makes of what it has read, in the place behind the event of number `seq`."""
+    return {
+        "subscription_id": subscription_id,
+        "seq": seq,
+        "ts": reading.get("sampled_at"),
+        "stream": "state",
+        "device_id": device_id,
+        "resource_id": resource_id,
+        "revision": reading.get("revision"),
+        "state_hash": reading.get("state_hash"),
+        "payload": reading.get("state"),
+        "client": True,
     }
 
 

@@ -11,20 +11,26 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Self
 
-from mhsd.client.continuity import MOST_KEPT, Backlog
+from mhsd.client.continuity import MOST_KEPT, Backlog, resources_of, state_event
 from mhsd.client.documents import Event
 from mhsd.client.errors import MHSError
 from mhsd.client.requests import first_seq, member
 from mhsd.client.transport import Source, Transport
 
+Read = Callable[[str, str], dict[str, Any]]
+"""Reads the resource of this id on the device of this id."""
+
 
 class Subscription:
     """One subscription; a context manager that ends it, and an iterator of its events."""
 
-    def __init__(self, granted: Mapping[str, Any], close: Callable[["Subscription"], dict[str, Any]]) -> None:
+    def __init__(
+        self, granted: Mapping[str, Any], close: Callable[["Subscription"], dict[str, Any]], read: Read
+    ) -> None:
         self.subscription_id = member(granted, "subscription_id")
         self.granted = dict(granted)
         self._close = close
+        self._read = read
         self._backlog = Backlog(first_seq(granted))
         self._changed = threading.Condition()
         self._problem: MHSError | None = None
@@ -50,7 +56,7 @@ class Subscription:
     def get(self, timeout_s: float | None = None) -> Event | None:
         """The next event; None when none came within `timeout_s`, or the subscription is over.
 
-        A gap is an event too (`is_gap`): after it the state is unknown until it is read again. MHSError when the
+        A gap is an event too (`is_gap`): after it the state is unknown until `reconcile` reads it. MHSError when the
         connection could not be mended or the session has ended by itself.
         """
         until_mono_s = None if timeout_s is None else time.monotonic() + timeout_s
@@ -70,6 +76,24 @@ class Subscription:
         """Events as they come, until nothing has come for `timeout_s` or the subscription is over."""
         while (event := self.get(timeout_s)) is not None:
             yield event
+
+    @property
+    def state_is_unknown(self) -> bool:
+        """Whether a gap was taken and the state has not been read since [EVT-007, EVT-008]."""
+        return self._backlog.state_is_unknown
+
+    def reconcile(self) -> list[Event]:
+        """Reads everything whose state or telemetry this subscription brings: a state event of each, with
+        `"client": true`, the number of the newest event that was taken, and `revision` as read [EVT-007].
+
+        For the time after a gap, and for a subscription that takes the place of one that ended. Events that still come
+        with a lower revision are older than what was read.
+        """
+        with self._backlog.reconciled() as taken:
+            return [
+                Event(state_event(self.subscription_id, taken, *which, self._read(*which)))
+                for which in resources_of(self.granted)
+            ]
 
     def close(self) -> dict[str, Any]:
         """Ends it. Returns `{seq_end, delivered, dropped}`; {} when it is over already."""
@@ -111,9 +135,10 @@ class Feed:
         self._lock = threading.RLock()
 
     def opened(
-        self, granted: Mapping[str, Any], unsubscribe: Callable[[str], dict[str, Any]]
+        self, granted: Mapping[str, Any], unsubscribe: Callable[[str], dict[str, Any]], read: Read
     ) -> Subscription:
-        """The subscription that the endpoint has granted; `unsubscribe` ends it there, once."""
+        """The subscription that the endpoint has granted; `unsubscribe` ends it there, once, `read` reads in its
+        session."""
 
         def close(subscription: Subscription) -> dict[str, Any]:
             if not self._forget(subscription):
@@ -126,7 +151,7 @@ class Feed:
                     raise
                 return {}  # What ended it was told by `get`, and ends this too.
 
-        subscription = Subscription(granted, close)
+        subscription = Subscription(granted, close, read)
         with self._lock:
             self._subscriptions[subscription.subscription_id] = subscription
             early, self._early = self._early, collections.deque(maxlen=MOST_KEPT)

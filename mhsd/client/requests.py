@@ -165,6 +165,20 @@ def lifetime_s(answered: Mapping[str, Any], endpoint_time_s: float) -> float:
     return min(max(1.0, expires_s - endpoint_time_s), _LONGEST_LIFE_S)
 
 
+def operation_meant(operation: str | Mapping[str, Any]) -> str:
+    """The operation that is given by its id or by a receipt; ValueError for a receipt of none."""
+    operation_id = operation if isinstance(operation, str) else operation.get("operation_id")
+    if operation_id is None:
+        raise ValueError("a receipt without operation_id belongs to nothing that could be cancelled")
+    return str(operation_id)
+
+
+def operations_of(answered: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The `operations` of a list; entries that are none are left out."""
+    operations = answered.get("operations")
+    return [each for each in operations if isinstance(each, dict)] if isinstance(operations, list) else []
+
+
 def operation_unknown(operation_id: str) -> MHSError:
     """The error of an operation that the endpoint has never heard of."""
     return error(

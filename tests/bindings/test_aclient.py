@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import trio
 
 from mhsd.aclient import AsyncClient, AsyncSession, open_client
 from mhsd.client.documents import Event, Receipt
-from mhsd.client.errors import AuthError, MHSError, SessionError
+from mhsd.client.errors import AuthError, MHSError, SessionError, TransportError
 from mhsd.client.receipts import is_final
 from mhsd.client.stdio import ChildFailed
 from mhsd.config import Limits
@@ -217,7 +217,7 @@ async def next_of(events: AsyncIterator[Event], stream: str) -> Event:
 async def test_events_come_in_order_and_without_holes(connect: Connect) -> None:
     async with connect() as client, client.session() as session:
         streams = ["state", {"stream": "progress"}, "events"]
-        async with await session.subscribe(streams) as subscription:
+        async with session.subscribe(streams) as subscription:
             seqs = []
             for _ in range(3):
                 done = await session.invoke(STEP, {"ticks": 1})
@@ -237,8 +237,8 @@ async def test_two_subscriptions_of_a_session_get_each_what_they_asked_for(conne
     async with (
         connect() as client,
         client.session() as session,
-        await session.subscribe("state") as states,
-        await session.subscribe([{"stream": "events"}], filter=kinds) as events,
+        session.subscribe("state") as states,
+        session.subscribe([{"stream": "events"}], filter=kinds) as events,
     ):
         done = await session.invoke(STEP, {"ticks": 1})
         assert (await next_of(states, "state"))["revision"] == done.revision
@@ -247,12 +247,57 @@ async def test_two_subscriptions_of_a_session_get_each_what_they_asked_for(conne
 
 async def test_a_subscription_ends_with_its_session(connect: Connect) -> None:
     async with connect() as client:
-        session = await client.open_session()
+        session = await client.session()
         subscription = await session.subscribe("state")
         await session.close()
         with trio.fail_after(PATIENCE_S):
             assert [event async for event in subscription] == []
         await subscription.close()
+
+
+async def test_the_events_of_a_loop_have_a_subscription_that_ends_with_it(connect: Connect) -> None:
+    """[TPT-054] However often, and however it is left."""
+    async with connect() as client, client.session() as session:
+        for _ in range(3):
+            assert [event async for event in session.events("progress", timeout_s=0.01)] == []
+        for _ in range(70):
+            async with (
+                aclosing(session.events("state")) as events,  # type: ignore[type-var]
+                trio.open_nursery() as nursery,
+            ):
+                nursery.start_soon(_steps_until, session, nursery.cancel_scope)
+                with trio.fail_after(PATIENCE_S):
+                    async for event in events:
+                        assert event.stream == "state"
+                        break
+                nursery.cancel_scope.cancel()
+
+
+async def _steps_until(session: AsyncSession, scope: trio.CancelScope) -> None:
+    """Something happens until the scope is cancelled; the first may have been before the subscription."""
+    while not scope.cancel_called:
+        await session.invoke(STEP, {"ticks": 1})
+
+
+async def test_what_is_left_of_a_closed_client_says_so(connect: Connect) -> None:
+    """[TPT-055] Nothing waits for ever, and nothing ends the program."""
+    async with connect() as client:
+        with pytest.raises(RuntimeError, match=r"await client\.hello\(\)"):
+            assert client.mhs_version
+        session = await client.session()
+        assert (client.mhs_version, client.conformance) == ("1.0", [])
+        subscription = await session.subscribe("state")
+    with trio.fail_after(PATIENCE_S):
+        assert [event async for event in subscription if event.stream == "state"] == []
+        for ask in (
+            session.heartbeat(),
+            session.read("world"),
+            session.operations(),
+            session.invoke(STEP, {}),
+        ):
+            with pytest.raises(TransportError, match="nothing was sent"):
+                await ask
+        assert await subscription.close() == {}
 
 
 async def test_a_snapshot_is_restored(connect: Connect) -> None:

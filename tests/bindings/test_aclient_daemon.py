@@ -83,7 +83,7 @@ async def test_an_endpoint_that_was_restarted_is_used_again_and_its_sessions_are
         first = daemons.enter_context(running("http", tmp_path, "--log-level", "warning"))
         port = first.ready["url"].rsplit(":", 1)[1]
         async with open_client(f"{binding}://127.0.0.1:{port}") as client:
-            session = await client.open_session()
+            session = await client.session()
             subscription = await session.subscribe("state")
             await session.invoke("cap.world.step.v1", {"ticks": 1})
             with trio.fail_after(PATIENCE_S):
@@ -115,7 +115,7 @@ async def test_a_token_is_shown_or_nothing_is_served(tmp_path: Path, binding: st
     with running("http", tmp_path, "--token-file", str(file), "--log-level", "warning") as lab:
         url = lab.ready["url"] if binding == "http" else lab.ready["ws_url"]
         async with open_client(url, token_file=file) as client, client.session() as session:
-            async with await session.subscribe("state") as subscription:
+            async with session.subscribe("state") as subscription:
                 await session.invoke("cap.world.step.v1", {"ticks": 1})
                 with trio.fail_after(PATIENCE_S):
                     await anext(subscription)
@@ -134,7 +134,7 @@ async def test_a_child_ends_in_order_although_its_program_is_cancelled() -> None
     """[TPT-008] Leaving the client waits for it; ChildFailed would tell of a bad end."""
     with trio.CancelScope() as scope:
         async with open_client([str(MHSD), "conveyor-workcell", "--stdio"]) as client:
-            session = await client.open_session()
+            session = await client.session()
             await session.invoke(
                 "cap.motion.convey.v1", {"distance_mm": 10_000, "speed_mm_s": 100}, deadline_ms=500
             )

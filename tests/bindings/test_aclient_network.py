@@ -139,7 +139,7 @@ async def test_a_question_whose_connection_breaks_is_asked_once_more(
 
 
 async def test_an_endpoint_that_is_gone_is_told_at_once(client: AsyncClient, proxy: Proxy) -> None:
-    session = await client.open_session()
+    session = await client.session()
     proxy.refusing = True
     proxy.cut()
     with trio.fail_after(PATIENCE_S), pytest.raises((TransportError, OutcomeUnknown)):
@@ -158,7 +158,7 @@ async def test_a_connection_that_began_without_a_hello_gets_one_when_it_is_neede
 
 async def test_bytes_that_come_singly_make_no_difference(client: AsyncClient, proxy: Proxy) -> None:
     proxy.to_client.split = proxy.to_endpoint.split = 3
-    async with client.session() as session, await session.subscribe("state") as states:
+    async with client.session() as session, session.subscribe("state") as states:
         done = await session.invoke(STEP, {"ticks": 1})
         event = await _next(states)
         assert event["revision"] == done.revision
@@ -184,7 +184,7 @@ async def test_answers_that_the_network_doubles_are_each_taken_once(
     client: AsyncClient, direct: AsyncClient, proxy: Proxy
 ) -> None:
     """[TPT-062] An answer that comes again is not the answer to what is asked next."""
-    session = await client.open_session()
+    session = await client.session()
     await session.read("world")
     proxy.to_client.copies = 2
     with trio.fail_after(PATIENCE_S):
@@ -239,7 +239,7 @@ async def _cut_off(
     async with (
         open_client(f"{binding}://127.0.0.1:{proxy.port}") as client,
         client.session() as session,
-        await session.subscribe("state") as states,
+        session.subscribe("state") as states,
         direct.session() as other,
     ):
         yield states, other
@@ -266,8 +266,8 @@ async def test_two_subscriptions_over_one_stream_are_both_resumed(proxy: Proxy, 
     async with (
         open_client(f"http://127.0.0.1:{proxy.port}") as client,
         client.session() as session,
-        await session.subscribe("state") as states,
-        await session.subscribe("events", filter=kinds) as events,
+        session.subscribe("state") as states,
+        session.subscribe("events", filter=kinds) as events,
         direct.session() as other,
     ):
         for _ in range(4):
@@ -305,14 +305,21 @@ async def test_what_an_endpoint_kept_no_more_is_a_gap(proxy: Proxy, direct: Asyn
 async def test_a_websocket_that_is_cut_says_that_something_may_be_missing(
     proxy: Proxy, direct: AsyncClient
 ) -> None:
-    """[TPT-063] What was on its way cannot be had again, so that state is to be read anew."""
+    """[TPT-063, EVT-007] What was on its way cannot be had again, so that state is read anew."""
     async with _cut_off(proxy, direct, "ws") as (states, other):
         await other.invoke(STEP, {"ticks": 1})
         assert (await _next(states)).seq == 1
         proxy.cut()
+        assert not states.state_is_unknown
         gap = await _next(states)
         assert gap.is_gap
         assert gap.payload == {"client": True}
+        assert states.state_is_unknown
+        found = {event["resource_id"]: event for event in await states.reconcile()}
+        assert not states.state_is_unknown
+        assert found.keys() == {"world", "belt", "valve"}
+        assert found["world"].payload == (await other.read("world"))["state"]
+        assert (found["world"].seq, found["world"]["client"]) == (gap.seq, True)
         done = await other.invoke(STEP, {"ticks": 1})
         events = [await _next(states)]
         while events[-1].get("revision") != done.revision:
@@ -324,7 +331,7 @@ async def test_a_websocket_that_is_cut_says_that_something_may_be_missing(
 async def test_a_client_gives_up_when_its_attempts_are_spent(proxy: Proxy, binding: str) -> None:
     """[TPT-064]"""
     async with open_client(f"{binding}://127.0.0.1:{proxy.port}", attempts=2) as client:
-        session = await client.open_session()
+        session = await client.session()
         subscription = await session.subscribe("state")
         await session.invoke(STEP, {"ticks": 1})
         await _next(subscription)
@@ -340,7 +347,7 @@ async def test_a_client_gives_up_when_its_attempts_are_spent(proxy: Proxy, bindi
 
 async def test_a_session_that_is_over_ends_its_subscriptions(proxy: Proxy, direct: AsyncClient) -> None:
     async with open_client(f"http://127.0.0.1:{proxy.port}") as client:
-        session = await client.open_session()
+        session = await client.session()
         subscription = await session.subscribe("state")
         await AsyncSession(direct, session.session_id, [CONVEYOR]).close()
         with pytest.raises(MHSError) as ended:

@@ -179,7 +179,7 @@ def _goes_on_where_it_was(proxy: Proxy, url: str, token: trio.lowlevel.TrioToken
 
 
 async def test_what_fell_off_while_a_client_was_away_is_a_gap(tmp_path: Path) -> None:
-    """[TPT-063]"""
+    """[TPT-063, EVT-007] And the state is read before what comes after it is trusted."""
     with running("http", tmp_path, "--event-buffer", "4") as lab:
         async with open_proxy(port_of(lab)) as proxy:
             await aside(_tells_of_a_gap, proxy, lab.ready["url"], trio.lowlevel.current_trio_token())
@@ -205,6 +205,14 @@ def _tells_of_a_gap(proxy: Proxy, url: str, token: trio.lowlevel.TrioToken) -> N
         trio.from_thread.run_sync(away, trio_token=token)
         steps(working, 10)
         trio.from_thread.run_sync(back, trio_token=token)
+        while not seen[-1].is_gap:
+            assert not subscription.state_is_unknown
+            seen.append(told(subscription))
+        assert subscription.state_is_unknown
+        (read,) = subscription.reconcile()
+        assert not subscription.state_is_unknown
+        assert (read.payload["tick"], read.seq, read["client"]) == (11, seen[-1].seq, True)
+        assert read["revision"] == session.read("world")["revision"]
         while seen[-1].payload.get("tick") != 11:
             seen.append(told(subscription))
     (gap,) = [event for event in seen if event.is_gap]

@@ -34,9 +34,13 @@ async def _unsubscribed(subscription: AsyncSubscription) -> dict[str, Any]:
     return {}
 
 
+async def _read(device_id: str, resource_id: str) -> dict[str, Any]:
+    raise AssertionError("nobody has asked for it")
+
+
 def subscribed(hub: EventHub, subscription_id: str = "sub_1", seq_start: int = 1) -> AsyncSubscription:
     granted = {"subscription_id": subscription_id, "seq_start": seq_start}
-    subscription = AsyncSubscription(granted, _unsubscribed)
+    subscription = AsyncSubscription(granted, _unsubscribed, _read)
     hub.add(subscription)
     return subscription
 

@@ -85,7 +85,7 @@ async def client(endpoint: Endpoint) -> AsyncIterator[AsyncClient]:
 
 @pytest.fixture
 async def session(client: AsyncClient) -> AsyncSession:
-    return await client.open_session(ttl_s=600)
+    return await client.session(ttl_s=600)
 
 
 def receipt(status: str, **more: Any) -> dict[str, Any]:
@@ -210,7 +210,7 @@ async def test_an_unknown_operation_is_an_error_and_an_unknown_command_is_none(
     assert await session.look_up("01J8ZQ3V6Y7M2N4P6R8S0T0001") is None
     with pytest.raises(MHSError, match="knows no operation op_1"):
         await session.operation("op_1")
-    with pytest.raises(TypeError, match="belongs to nothing"):
+    with pytest.raises(ValueError, match="belongs to nothing"):
         await session.cancel({"status": "rejected"})
 
 

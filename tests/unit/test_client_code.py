@@ -240,7 +240,7 @@ def test_a_session_lives_while_an_operation_runs_that_nobody_waits_for(start: St
         for _ in range(2):
             assert beaten.acquire(timeout=20)
         now["status"] = "completed"
-        ask_until(lambda: session._open, lambda unwatched: not unwatched)
+        ask_until(lambda: len(session._unwatched), lambda count: count == 0)
     assert of(tiny, "mhs.session.heartbeat")[0] == {"session_id": "mhs_s_1"}
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mhsd.client.continuity import Backlog, Continuity, is_gap, number
+from mhsd.client.continuity import Backlog, Continuity, is_gap, number, resources_of, state_event
 
 
 def event(seq: Any, **more: Any) -> dict[str, Any]:
@@ -126,3 +126,58 @@ def test_an_interruption_that_lost_nothing_is_followed_by_the_next_event() -> No
     backlog.interrupt({"subscription_id": "sub_1", "ts": "now"})
     backlog.put(event(1))
     assert [is_gap(each) for each in taken(backlog)] == [True, False]
+
+
+def test_after_a_gap_the_state_is_unknown_until_it_was_read() -> None:
+    """[EVT-007, EVT-008]"""
+    kept = Backlog(1)
+    kept.put(event(1))
+    kept.put(event(4))
+    assert (kept.pop(), kept.state_is_unknown, kept.taken) == (event(1), False, 1)
+    kept.pop()
+    assert (kept.state_is_unknown, kept.taken) == (True, 3)
+    with pytest.raises(OSError, match="cut"), kept.reconciled():
+        raise OSError("cut")
+    assert kept.state_is_unknown
+    with kept.reconciled() as taken:
+        assert taken == 3
+    assert not kept.state_is_unknown
+
+
+def test_a_gap_that_comes_while_the_state_is_read_leaves_it_unknown() -> None:
+    """[EVT-007]"""
+    kept = Backlog(1)
+    with kept.reconciled():
+        kept.interrupt(event(0))
+        kept.pop()
+    assert kept.state_is_unknown
+
+
+def test_what_is_read_is_whatever_values_are_subscribed_to_once() -> None:
+    """[EVT-007]"""
+    streams = [
+        {"stream": "state", "device_id": "one", "resource_id": "belt"},
+        {"stream": "telemetry", "device_id": "one", "resource_id": "belt"},
+        {"stream": "telemetry", "device_id": "two", "resource_id": "lamp"},
+        {"stream": "log", "device_id": "one"},
+        "nonsense",
+    ]
+    assert resources_of({"streams": streams}) == [("one", "belt"), ("two", "lamp")]
+    assert resources_of({}) == resources_of({"streams": 5}) == []
+
+
+def test_what_was_read_looks_like_an_event_of_the_client() -> None:
+    """[EVT-007]"""
+    reading = {"revision": 7, "state": {"speed": 1}, "state_hash": "sha256:00", "sampled_at": "now"}
+    assert state_event("sub_1", 3, "one", "belt", reading) == {
+        "subscription_id": "sub_1",
+        "seq": 3,
+        "ts": "now",
+        "stream": "state",
+        "device_id": "one",
+        "resource_id": "belt",
+        "revision": 7,
+        "state_hash": "sha256:00",
+        "payload": {"speed": 1},
+        "client": True,
+    }

@@ -184,7 +184,7 @@ class DeviceHost:
                 reading = await self.driver.read(resource_ids)
             else:
                 reading = await self.driver.read_recorded(revision, resource_ids)
-            missing = [name for name in resource_ids if name not in reading.resources]
+            missing = [name for name in resource_ids if not isinstance(reading.resources.get(name), Mapping)]
         except (DriverFailed, LinkDown) as error:
             raise Fault(
                 getattr(error, "mhs_code", "MHS.DEVICE.FAULT"), f"the device could not be read: {error}"
@@ -198,6 +198,8 @@ class DeviceHost:
             ) from error
         if missing:
             raise unusable(f"the driver shows no state of {', '.join(missing)}")
+        if not isinstance(reading.interlocks, Mapping):
+            raise unusable("the driver shows no interlocks")
         if revision is None:
             self.feed.saw_interlocks(reading.interlocks)
         return reading

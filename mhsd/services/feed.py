@@ -228,9 +228,6 @@ class Feed:
 
     def _payload(self, stream: Stream, resource_id: str, state: Mapping[str, Any]) -> bytes | None:
         """The state as the stream's declared schema has it; None where it does not fit it [EVT-005]."""
-        if not isinstance(state, Mapping):
-            self._refuse(stream, resource_id, "it is no object")
-            return None
         key = (stream, resource_id)
         if key not in self._schemas:
             self._schemas[key] = compile_schema(self._declared(stream, resource_id)["schema"])

@@ -335,6 +335,31 @@ async def test_a_driver_that_shows_nonsense_ends_neither_its_commands_nor_its_po
         assert (await client.step())["status"] == "completed"
 
 
+@pytest.mark.parametrize("shown", [None, ["door_closed"], "closed"], ids=str)
+async def test_a_driver_that_shows_no_interlocks_is_unreadable_and_still_stopped(
+    autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture, shown: Any
+) -> None:
+    """[EVT-005, SAFE-002]"""
+    async with served() as endpoint:
+        driver: Any = host_of(endpoint).driver
+        client = await Client(endpoint).open()
+        await client.subscribe([{"stream": "events"}])
+        read = driver.read
+
+        async def nonsense(resource_ids: Sequence[str]) -> Reading:
+            return Reading((await read(resource_ids)).resources, shown)
+
+        driver.read = nonsense
+        await trio.sleep(1)
+        assert [event["payload"]["kind"] for event in client.taken()] == ["device.unreadable"]
+        refused = await client.command("cap.actuation.valve.v1", {"open": True})
+        assert (refused["status"], refused["error"]["mhs_code"]) == ("rejected", "MHS.SAFETY.INTERLOCK_OPEN")
+        assert (await client.ask("mhs.safety.estop"))["status"] == "completed"
+        driver.read = read
+        await trio.sleep(10)
+        assert "device.readable" in {event["payload"].get("kind") for event in client.taken()}
+
+
 async def test_no_look_is_taken_while_a_stop_is_under_way(autojump_clock: trio.testing.MockClock) -> None:
     """[CORE-076, EVT-002] A stop shares its line with nobody."""
     async with served() as endpoint:

@@ -49,12 +49,14 @@ def masked_size(message_bytes: int) -> int:
 
 def lone_message(data: bytes) -> bytes | None:
     """The message in the one frame of a client that these bytes are, None where they are anything else."""
-    size_bytes = {126: 2, 127: 8}.get(data[1] & 0x7F, 0) if len(data) > 6 else 0
-    start = 2 + size_bytes + 4
-    payload = data[start:]
-    if len(data) != masked_size(len(payload)) or data[0] != _TEXT:
+    if len(data) < 6 or data[0] != _TEXT:
         return None
-    return bytes(XorMaskerSimple(data[start - 4 : start]).process(bytearray(payload)))
+    size_bytes = {126: 2, 127: 8}.get(data[1] & 0x7F, 0)
+    size = int.from_bytes(data[2 : 2 + size_bytes], "big") if size_bytes else data[1] & 0x7F
+    start = 2 + size_bytes + 4
+    if len(data) != start + size:
+        return None
+    return bytes(XorMaskerSimple(data[start - 4 : start]).process(bytearray(data[start:])))
 
 
 class Wire(trio.abc.Stream):

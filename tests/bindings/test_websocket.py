@@ -567,3 +567,15 @@ async def test_a_stop_that_is_no_utf8_is_served_before_the_connection_is_closed(
     assert await client.text() == b'{"error":"parse"}', "so the fake door answers it"
     assert served.door.entered == [stop]
     assert (await client.closed()).code == 1007
+
+
+@pytest.mark.parametrize("size", [0, 300])
+async def test_a_stop_in_front_of_a_violation_is_served_once(
+    client: WsClient, served: Served, size: int
+) -> None:
+    """[CORE-076, PROTO-004, TPT-022]"""
+    stop = STOP + b" " * size
+    await client.send(frame(stop), frame(b"", 3))
+    assert await client.text() == stop
+    assert (await client.closed()).code == 1002
+    assert served.door.entered == [stop]

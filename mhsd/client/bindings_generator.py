@@ -33,6 +33,8 @@ _CONTROLS = frozenset(
 _TYPING = ("Any", "Literal", "NotRequired", "TypedDict", "Unpack", "cast")
 _IMPORTED = frozenset({*_TYPING, "Mapping", "CallOptions", "Receipt", "Session"})
 _SCALARS = {"integer": "int", "number": "float", "string": "str", "boolean": "bool", "null": "None"}
+_BUILTINS = frozenset({*_SCALARS.values(), "list"})
+"""What annotations in the class name, and so no method may be called."""
 
 
 def python_module(manifest: Mapping[str, Any], classes: Mapping[str, Mapping[str, Any]]) -> str:
@@ -55,14 +57,18 @@ class _Module:
         self._device = device
         self._classes = classes
         self._types: dict[str, str] = {}
-        name = _camel(name_of(device))
-        self._name = f"{name}Device" if name in _IMPORTED else name
+        self._taken = {*_IMPORTED, *keyword.kwlist}
+        resources = device.get("resources")
+        entries = resources if isinstance(resources, list) else []
+        self._resources = [entry for entry in entries if isinstance(entry, dict)]
 
     def text(self) -> str:
         """Types first, since the methods name them."""
+        taken = {"session", "device_id", *_BUILTINS}
+        reads = [(_unused(f"read_{_identifier(_id(each))}", taken, "_"), each) for each in self._resources]
         methods = [
-            *(self._read(resource) for resource in self._device["resources"]),
-            *(self._command(method) for method in self._methods()),
+            *(self._read(name, resource) for name, resource in reads),
+            *(self._command(method) for method in self._methods(taken)),
         ]
         body = "\n\n".join([*self._types.values(), self._class(methods)])
         return f"{self._head(body)}\n\n{body.rstrip()}\n"
@@ -104,30 +110,31 @@ class _Module:
             "        self.session = session\n"
             "        self.device_id = device_id\n"
         )
-        return "\n".join([f"class {self._name}:", f"    {about}", "", "\n".join([start, *methods])])
+        name = _camel(name_of(self._device))
+        name = _unused(f"{name}Device" if name in self._taken else name, self._taken)
+        return "\n".join([f"class {name}:", f"    {about}", "", "\n".join([start, *methods])])
 
-    def _methods(self) -> list[_Method]:
+    def _methods(self, taken: set[str]) -> list[_Method]:
         """The bindings with a name each; one that two share is told apart by resource and version."""
         bindings = [binding for binding in self._device.bindings if binding.get("capability_id") != DESCRIBE]
         names = [_slug(binding) for binding in bindings]
-        taken = {"session", "device_id", *(f"read_{_identifier(each)}" for each in self._device.resources)}
         found = []
         for binding, name in zip(bindings, names, strict=True):
-            capability_id = str(binding["capability_id"])
+            capability_id = str(binding.get("capability_id"))
+            longer = name
             if names.count(name) > 1 or name in taken:
                 longer = _identifier(f"{name}_{binding.get('resource')}_{capability_id.rsplit('.', 1)[-1]}")
-            else:
-                longer = name
-            found.append(_Method(longer, binding, self._classes.get(capability_id, {})))
+            document = self._classes.get(capability_id, {})
+            found.append(_Method(_unused(longer, taken, "_"), binding, document))
         return found
 
-    def _read(self, resource: Mapping[str, Any]) -> str:
-        resource_id = str(resource["resource_id"])
+    def _read(self, name: str, resource: Mapping[str, Any]) -> str:
+        resource_id = _id(resource)
         state = self._type(resource.get("state_schema"), f"{_camel(resource_id)}State")
         about = _docstring(f"The state of {resource_id} now.", [], 8)
         return "\n".join(
             [
-                f"    def read_{_identifier(resource_id)}(self) -> {state}:",
+                f"    def {name}(self) -> {state}:",
                 f"        {about}",
                 f"        reading = self.session.read({_literal(resource_id)}, device_id=self.device_id)",
                 f'        return cast({_literal(state)}, reading["state"])',
@@ -140,14 +147,14 @@ class _Module:
         schema = schema if isinstance(schema, dict) else {}
         parameters, value = self._input(method.name, schema)
         resource = _literal(str(method.binding.get("resource")))
-        if method.binding["capability_id"] == CONFIGURE:
+        if method.binding.get("capability_id") == CONFIGURE:
             call, arguments = "write", [resource, *value, "device_id=self.device_id"]
         else:
-            capability_id = _literal(str(method.binding["capability_id"]))
+            capability_id = _literal(str(method.binding.get("capability_id")))
             call = "invoke"
             arguments = [capability_id, *value, f"resource={resource}", "device_id=self.device_id"]
         about = _docstring(
-            str(method.document.get("summary") or f"{method.binding['capability_id']} on {resource}."),
+            str(method.document.get("summary") or f"{method.binding.get('capability_id')} on {resource}."),
             _facts(method),
             8,
         )
@@ -170,7 +177,7 @@ class _Module:
         properties = schema.get("properties")
         if not isinstance(properties, dict) or not _is_plain(schema):
             return [f"input: {self._type(schema, f'{_camel(name)}Input')}"], ["input"]
-        required = [field for field in properties if field in schema.get("required", ())]
+        required = [field for field in properties if field in _required(schema)]
         optional = [field for field in properties if field not in required]
         types = {
             field: self._type(sub, f"{_camel(name)}{_camel(field)}") for field, sub in properties.items()
@@ -185,11 +192,12 @@ class _Module:
         return (["*", *parameters] if parameters else []), [sent]
 
     def _type(self, schema: Any, name: str) -> str:
-        """The Python type of what `schema` allows; objects become classes of their own, called `name`."""
+        """The Python type of what `schema` allows; objects become classes of their own, called `name` if it is free."""
         if not isinstance(schema, dict):
             return "Any"
         if "enum" in schema or "const" in schema:
-            return _choices(schema.get("enum", [schema.get("const")]))
+            choices = schema.get("enum", [schema.get("const")])
+            return _choices(choices) if isinstance(choices, list) else "Any"
         for alternatives in (schema.get("anyOf"), schema.get("oneOf")):
             if isinstance(alternatives, list):
                 return _union(self._type(each, f"{name}{n}") for n, each in enumerate(alternatives, 1))
@@ -207,10 +215,11 @@ class _Module:
         properties = schema.get("properties")
         if not isinstance(properties, dict) or not properties:
             return "Mapping[str, Any]"
-        required = schema.get("required", ())
+        name = _unused(name, self._taken)
         types = {field: self._type(sub, f"{name}{_camel(field)}") for field, sub in properties.items()}
         fields = {
-            field: kind if field in required else f"NotRequired[{kind}]" for field, kind in types.items()
+            field: kind if field in _required(schema) else f"NotRequired[{kind}]"
+            for field, kind in types.items()
         }
         about = _told(schema, {})
         if all(_is_identifier(field) for field in fields):
@@ -256,11 +265,17 @@ def _told(schema: Mapping[str, Any], limits: Mapping[str, Any]) -> list[str]:
 
 def _is_plain(schema: Mapping[str, Any]) -> bool:
     """Whether every field can be a parameter of its own: None must mean that it is left out."""
-    required = schema.get("required", ())
     return all(
-        _is_identifier(field) and field not in _CONTROLS and (field in required or not _allows_null(sub))
+        _is_identifier(field)
+        and field not in _CONTROLS
+        and (field in _required(schema) or not _allows_null(sub))
         for field, sub in schema["properties"].items()
     )
+
+
+def _required(schema: Mapping[str, Any]) -> list[Any]:
+    required = schema.get("required")
+    return required if isinstance(required, list) else []
 
 
 def _allows_null(schema: Any) -> bool:
@@ -273,20 +288,33 @@ def _allows_null(schema: Any) -> bool:
 
 def _choices(values: list[Any]) -> str:
     """Literal knows no fractions and no objects; what has some is only as narrow as its types."""
-    if all(value is None or isinstance(value, str | int) for value in values):
+    if values and all(value is None or isinstance(value, str | int) for value in values):
         return f"Literal[{', '.join(_literal(value) if isinstance(value, str) else repr(value) for value in values)}]"
     return _union("float" if isinstance(value, float) else "Any" for value in values)
 
 
 def _union(kinds: Iterable[str]) -> str:
     different = list(dict.fromkeys(kinds))
-    return "Any" if "Any" in different else " | ".join(different)
+    return "Any" if "Any" in different or not different else " | ".join(different)
+
+
+def _id(resource: Mapping[str, Any]) -> str:
+    return str(resource.get("resource_id"))
+
+
+def _unused(name: str, taken: set[str], separator: str = "") -> str:
+    """`name`, with a number where another has it; from now on it is taken."""
+    found, number = name, 2
+    while found in taken:
+        found, number = f"{name}{separator}{number}", number + 1
+    taken.add(found)
+    return found
 
 
 def _slug(binding: Mapping[str, Any]) -> str:
-    if binding["capability_id"] == CONFIGURE:
+    if binding.get("capability_id") == CONFIGURE:
         return f"write_{_identifier(str(binding.get('resource')))}"
-    words = re.sub(r"^(x-)?cap\.|\.v[0-9]+$", "", str(binding["capability_id"]))
+    words = re.sub(r"^(x-)?cap\.|\.v[0-9]+$", "", str(binding.get("capability_id")))
     return _identifier(words.replace(".", "_"))
 
 
@@ -304,7 +332,10 @@ def _camel(text: str) -> str:
 
 
 def _is_identifier(text: str) -> bool:
-    return text.isascii() and text.isidentifier() and not keyword.iskeyword(text)
+    """Whether Python takes `text` for a name in a class as it is: one that begins with two underscores gets changed."""
+    return (
+        text.isascii() and text.isidentifier() and not keyword.iskeyword(text) and not text.startswith("__")
+    )
 
 
 def _literal(text: str) -> str:

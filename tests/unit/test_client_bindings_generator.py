@@ -97,6 +97,10 @@ def kind(schema: Any) -> str:
         ({}, "Any"),
         (True, "Any"),
         ({"$ref": "#/definitions/other"}, "Any"),
+        ({"enum": []}, "Any"),
+        ({"enum": {"on": 1}}, "Any"),
+        ({"anyOf": []}, "Any"),
+        ({"type": []}, "Any"),
     ],
 )
 def test_the_type_of_a_field_is_that_of_its_schema(schema: Any, expected: str) -> None:
@@ -161,6 +165,7 @@ def test_the_class_documents_say_what_a_method_means() -> None:
         ({"wait": {"type": "boolean"}}, ("wait",)),
         ({"maybe": {"type": ["integer", "null"]}}, ()),
         ({"größe": {"type": "integer"}}, ("größe",)),
+        ({"__secret": {"type": "integer"}}, ("__secret",)),
     ],
 )
 def test_fields_that_can_be_no_parameters_are_given_as_one_object(
@@ -186,7 +191,9 @@ def test_a_command_that_is_called_like_a_reading_keeps_the_reading() -> None:
     assert {"read_arm", "read_arm_arm_v1"} <= vars(module.OneArm).keys()
 
 
-@pytest.mark.parametrize("path", ["/lab/2-axis", "/lab/class", "/lab/---", "/lab/größe", "/lab/receipt"])
+@pytest.mark.parametrize(
+    "path", ["/lab/2-axis", "/lab/class", "/lab/---", "/lab/größe", "/lab/receipt", "/lab/none"]
+)
 def test_a_device_of_any_name_becomes_a_class(path: str) -> None:
     document = manifest(binding({}, resource="class"), device_id=f"mhs://localhost:7400{path}")
     classes = [
@@ -195,6 +202,54 @@ def test_a_device_of_any_name_becomes_a_class(path: str) -> None:
         if isinstance(each, type) and hasattr(each, "arm_move")
     ]
     assert len(classes) == 1
+
+
+def defined(document: Mapping[str, Any]) -> list[str]:
+    """Every class and method of a module, as often as it is written."""
+    tree = ast.parse(python_module(document, {}))
+    return [node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+
+
+def test_what_sounds_alike_is_told_apart() -> None:
+    state = {
+        "type": "object",
+        "properties": {
+            "a_b": {"type": "object", "properties": {"x": {"type": "integer"}}},
+            "aB": {"type": "object", "properties": {"x": {"type": "string"}}},
+        },
+    }
+    document = manifest(
+        binding({}, resource="left.arm"),
+        binding({}, resource="left-arm"),
+        device_id="mhs://localhost:7400/lab/arm-state",
+        resources=[{"resource_id": each, "state_schema": state} for each in ("arm", "x.y", "x-y")],
+    )
+    names = defined(document)
+    assert len(names) == len(set(names))
+    assert {"read_x_y", "read_x_y_2", "arm_move_left_arm_v1", "arm_move_left_arm_v1_2"} <= set(names)
+    assert {"ArmState", "ArmStateDevice", "ArmStateAB", "ArmStateAB2", "XYState", "XYState2"} <= set(names)
+    loaded(document)
+
+
+@pytest.mark.parametrize("name", ["list", "int", "float", "str", "bool"])
+def test_no_method_hides_a_type_from_those_after_it(name: str) -> None:
+    fields = {"some": {"type": "array", "items": {"type": "integer"}}, "other": {"type": ["string", "null"]}}
+    module = loaded(manifest(binding({}, capability_id=f"cap.{name}.v1"), binding(fields)))
+    assert {f"{name}_arm_v1", "arm_move"} <= vars(module.OneArm).keys()
+
+
+@pytest.mark.parametrize("required", [None, 7, {"x": 1}, "x"])
+def test_what_a_schema_requires_is_a_list(required: Any) -> None:
+    schema = {"type": "object", "properties": {"x": {"type": "integer"}}, "required": required}
+    recorder = Recorder()
+    device(manifest(binding({}, input_schema=schema)), recorder).arm_move()
+    assert recorder.asked == ("cap.arm.move.v1", {})
+
+
+@pytest.mark.parametrize("resources", [None, 7, [7], [{}]])
+def test_a_manifest_of_any_shape_becomes_a_module(resources: Any) -> None:
+    document = manifest({"resource": "arm"}, resources=resources)
+    assert "OneArm" in defined(document)
 
 
 def test_a_manifest_writes_no_code_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -82,10 +82,16 @@ class Operations:
         """
         async with self._pulse.held():
             try:
-                receipt = Receipt(await self._call(method, params, deadline_s))
+                return await self.send(method, params, deadline_s=deadline_s)
             except AnswerLost as lost:
-                receipt = await self._found(lost, params)
-            return self._tracked(receipt)
+                return await self._found(lost, params)
+
+    async def send(
+        self, method: str, params: Mapping[str, Any], *, deadline_s: float | None = None
+    ) -> Receipt:
+        """The same without looking up: AnswerLost for a lost answer."""
+        async with self._pulse.held():
+            return self._tracked(Receipt(await self._call(method, params, deadline_s)))
 
     async def _found(self, lost: AnswerLost, params: Mapping[str, Any]) -> Receipt:
         try:

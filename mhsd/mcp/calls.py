@@ -16,8 +16,9 @@ import trio
 from mhsd.aclient.client import AsyncClient
 from mhsd.base.errors import Fault
 from mhsd.client.documents import Receipt
-from mhsd.client.errors import MHSError, OutcomeUnknown
+from mhsd.client.errors import AnswerLost, MHSError
 from mhsd.client.receipts import is_final
+from mhsd.client.requests import outcome_unknown
 from mhsd.mcp.controls import Controls
 from mhsd.mcp.host import Job, contained
 from mhsd.mcp.leases import Lease, Leases
@@ -32,6 +33,9 @@ MARGIN_S = 2.0
 
 CANCEL_S = 15.0
 """How long a cancellation may take to bring a device to its safe state before it is answered as it stands."""
+
+LOOK_UP_S = 5.0
+"""An endpoint that has gone in the middle of a command may take so long to come back and tell what became of it."""
 
 _LOOK_AGAIN_S = 0.05
 
@@ -150,18 +154,29 @@ class Calls:
                 cancelling.cancel()
 
     async def _send(self, job: Job, command: Command, outcome: Outcome) -> None:
+        session = command.lease.session
         try:
-            outcome.answered = await command.lease.session.mutate("mhs.command", command.params)
-        except MHSError as problem:
-            outcome.problem = problem
-            if self._leases.note(command.lease, problem) and isinstance(problem, OutcomeUnknown):
+            outcome.answered = await session.send("mhs.command", command.params)
+        except AnswerLost as lost:
+            outcome.problem = outcome_unknown(
+                lost, command.params, session.session_id, "MHS.TRANSPORT.UNAVAILABLE"
+            )
+            with trio.move_on_after(LOOK_UP_S):
                 outcome.answered = await self._recorded(command)
+        except MHSError as problem:
+            self._leases.note(command.lease, problem)
+            outcome.problem = problem
         outcome.settle(is_cancelling=job.cancelled.is_set())
 
     async def _recorded(self, command: Command) -> Receipt | None:
-        """The receipt of a command whose answer was lost together with its session: an endpoint that has been started
-        again may still have it [TPT-062]."""
+        """The receipt of a command whose answer was lost; an endpoint that has been started again has it too, but
+        sessions end with it [TPT-062]."""
         try:
+            try:
+                return await command.lease.session.look_up(command.command_id)
+            except MHSError as refusal:
+                if not self._leases.note(command.lease, refusal):
+                    raise
             lease = await self._leases.for_reading(command.tool.device_id, command.tool.mode)
             return await lease.session.look_up(command.command_id)
         except MHSError as problem:

@@ -90,9 +90,8 @@ class Leases:
         return Lease(session, device_id, None, math.inf, math.inf)
 
     def note(self, lease: Lease, refusal: MHSError) -> bool:
-        """Forget a session that has ended; True where it has, which may have been found out when a lost answer was
-        looked up."""
-        has_ended = refusal.mhs_code in ENDED or str(refusal.details.get("looked_up")) in ENDED
+        """Forget a session that has ended; True where it has."""
+        has_ended = refusal.mhs_code in ENDED
         key = (lease.device_id, lease.capability_id)
         if has_ended and self._leases.get(key) is lease:
             del self._leases[key]

@@ -12,6 +12,7 @@ import trio.testing
 from mhsd.aclient.client import AsyncClient
 from mhsd.aclient.session import AsyncSession
 from mhsd.base.errors import Fault
+from mhsd.client.backoff import Backoff
 from mhsd.client.documents import Receipt
 from mhsd.client.errors import AnswerLost, MHSError, from_answer
 from mhsd.mcp import calls
@@ -369,6 +370,41 @@ async def test_a_command_that_nobody_knows_of_is_said_to_be_unknown(
     with pytest.raises(MHSError, match=r"OUTCOME\.UNKNOWN"):
         await commands.result()
     assert endpoint.methods().count("mhs.command") == 1
+
+
+async def test_an_endpoint_that_stays_away_is_not_waited_for_to_the_deadline(
+    commands: Commands,
+    endpoint: Endpoint,
+    monkeypatch: pytest.MonkeyPatch,
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """TPT-062."""
+    commands.command_answers = AnswerLost("MHS.OUTCOME.UNKNOWN", "the connection broke")
+    commands.ended.set()
+    monkeypatch.setattr(endpoint, "backoff", Backoff)
+    endpoint.refused["mhs.operations.get"] = ["MHS.TRANSPORT.UNAVAILABLE"] * 1000
+    began_s = trio.current_time()
+    with pytest.raises(MHSError, match=r"OUTCOME\.UNKNOWN") as problem:
+        await commands.result(deadline_ms=60_000)
+    assert trio.current_time() - began_s == pytest.approx(calls.LOOK_UP_S)
+    assert problem.value.details["command_id"] == "01ARYZ6S41000G40R40M30E209"
+
+
+async def test_an_answer_that_is_lost_shortly_before_the_deadline_is_said_to_be_unknown_at_the_deadline(
+    commands: Commands,
+    endpoint: Endpoint,
+    monkeypatch: pytest.MonkeyPatch,
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """TPT-042, TPT-062."""
+    commands.command_answers = AnswerLost("MHS.OUTCOME.UNKNOWN", "the connection broke")
+    commands.ended.set()
+    monkeypatch.setattr(endpoint, "backoff", Backoff)
+    endpoint.refused["mhs.operations.get"] = ["MHS.TRANSPORT.UNAVAILABLE"] * 1000
+    began_s = trio.current_time()
+    with pytest.raises(MHSError, match=r"OUTCOME\.UNKNOWN"):
+        await commands.result(deadline_ms=1_000)
+    assert trio.current_time() - began_s == pytest.approx(1 + calls.MARGIN_S)
 
 
 async def test_a_recorded_cancellation_ends_when_the_command_can_begin_no_more(

@@ -42,6 +42,8 @@ class _OfSession:
     def __init__(self) -> None:
         self.subscriptions: dict[str, Subscription] = {}
         self.streams: dict[EventStream, None] = {}
+        self.used_on: EventStream | None = None
+        """The connection that the session was used on last."""
         self.used_seq = 0
         """No seq of the session is above this."""
 
@@ -252,15 +254,28 @@ class Subscriptions:
                 mine.streams.pop(stream, None)
             return
         for session_id, mine in self._sessions.items():
+            if mine.used_on is stream:
+                mine.used_on = None
             if any(each.connection is stream for each in mine.subscriptions.values()):
                 self._orphans.add(session_id)
+                if mine.used_on is not None:
+                    self._hand_over(session_id, mine.used_on)
 
     def adopt(self, session: Session, connection: EventStream) -> None:
-        """The session is used on this connection: subscriptions whose connection is gone go on here [TPT-061]."""
-        if session.session_id not in self._orphans or connection.closed:
+        """The session is used on this connection: subscriptions whose connection is gone go on here [TPT-061].
+
+        One whose connection is only found to be gone later, as after the network has failed, goes on here then.
+        """
+        mine = self._sessions.get(session.session_id)
+        if mine is None or connection.closed:
             return
-        self._orphans.discard(session.session_id)
-        for subscription in self._sessions[session.session_id].subscriptions.values():
+        mine.used_on = connection
+        if session.session_id in self._orphans:
+            self._hand_over(session.session_id, connection)
+
+    def _hand_over(self, session_id: str, connection: EventStream) -> None:
+        self._orphans.discard(session_id)
+        for subscription in self._sessions[session_id].subscriptions.values():
             if subscription.left_seq is not None:
                 subscription.connection = connection
                 connection.attach(subscription, subscription.log.cursor(subscription.left_seq))

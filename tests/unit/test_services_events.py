@@ -672,6 +672,24 @@ async def test_what_a_lost_connection_has_left_goes_to_the_one_that_uses_the_ses
         assert idle.taken() == []
 
 
+async def test_what_a_connection_leaves_late_goes_to_the_one_that_has_used_the_session_meanwhile() -> None:
+    """[TPT-061, TPT-063] So it is when a client is back before its old connection is found to be gone."""
+    async with served() as endpoint:
+        first = await Client(endpoint).open()
+        start = (await first.subscribe(STATE))["seq_start"]
+        second, third = Client(endpoint), Client(endpoint)
+        second.session_id = third.session_id = first.session_id
+        for client in (first, second, third, second):
+            await client.ask("mhs.session.heartbeat")
+        await second.step()
+        assert [event["seq"] for event in await first.settled()] == [start]
+        await second.step()
+        await trio.testing.wait_all_tasks_blocked()
+        first.events.close()
+        assert [event["seq"] for event in await second.settled()] == [start + 1]
+        assert third.taken() == []
+
+
 async def test_the_reply_comes_before_the_first_event_in_a_batch_too() -> None:
     """[EVT-001]"""
     async with served() as endpoint:

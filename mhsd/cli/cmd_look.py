@@ -14,7 +14,7 @@ from mhsd.cli.mutation import close_quietly, open_session
 from mhsd.cli.render import reading_lines, units_of
 from mhsd.cli.render_devices import device_lines, device_table, trust_of
 from mhsd.cli.targets import chosen, manifests, named, resource_of
-from mhsd.cli.terminal import Paint, emit, say, table, value
+from mhsd.cli.terminal import Paint, emit, put, say, table, value
 from mhsd.client.client import Client
 from mhsd.client.discovery import capability_classes
 from mhsd.client.naming import devices_of
@@ -100,7 +100,7 @@ def _python(client: Client, manifest: Mapping[str, Any], *, as_json: bool) -> in
     if as_json:
         emit({"device_id": manifest.get("device_id"), "digest": manifest.get("digest"), "module": text})
     else:
-        sys.stdout.write(text)
+        put(sys.stdout, text)
     return exits.OK
 
 

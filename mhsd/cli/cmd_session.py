@@ -139,7 +139,7 @@ def session_close(link: Link, session: SessionArgument) -> int:
         return exits.OK
     summary = answered.get("summary") or {}
     rows = [["closed at", value(answered.get("closed_at"))]]
-    rows += [[name.replace("_", " "), value(content)] for name, content in summary.items()]
+    rows += [[plain(name).replace("_", " "), value(content)] for name, content in summary.items()]
     say(table(rows))
     if summary.get("cancellation_pending"):
         note(Paint(sys.stderr)("warn", "an operation is still being cancelled; look at `mhsctl status`"))

@@ -4,7 +4,6 @@ Nothing is missed silently: a gap is shown where it is, a broken connection and 
 of them the values are read again [TPT-063, EVT-008].
 """
 
-import os
 import queue
 import sys
 import time
@@ -21,7 +20,7 @@ from mhsd.cli.link import Link
 from mhsd.cli.mutation import close_quietly, open_session
 from mhsd.cli.render_live import VALUES, Lines, Screen, units_of_device
 from mhsd.cli.targets import chosen, manifests, resource_of
-from mhsd.cli.terminal import Paint, begin_lines, emit, is_unread, note, plain, say
+from mhsd.cli.terminal import Paint, begin_lines, emit, is_unread, moves_cursor, note, plain, say
 from mhsd.client.backoff import Backoff
 from mhsd.client.client import Client
 from mhsd.client.continuity import is_gap
@@ -98,7 +97,7 @@ def _view(link: Link, target: Mapping[str, Any]) -> "_Json | Lines | Screen":
         return _Json()
     units = units_of_device(target)
     paint = Paint(sys.stdout)
-    if sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
+    if moves_cursor(sys.stdout):
         return Screen(units, paint, sys.stdout)
     return Lines(units, paint)
 

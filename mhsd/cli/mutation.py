@@ -227,8 +227,8 @@ class Mutation:
                 f"This is not over; its session stays open{expires}.",
                 f"  session    {plain(session.session_id)}",
                 f"  operation  {plain(operation_id or 'not known')}",
-                f"  follow it  {follow}",
-                f"  stop it    {stop}",
+                f"  follow it  {plain(follow)}",
+                f"  stop it    {plain(stop)}",
             ]
         )
 

@@ -1,10 +1,11 @@
 """How far something is, on one line of a terminal's stderr [MHSD-8-05]."""
 
+import shutil
 import sys
 import time
 
 from mhsd.cli.render import progress_text
-from mhsd.cli.terminal import plain
+from mhsd.cli.terminal import fitted, moves_cursor, plain, put
 from mhsd.client.session import Receipt
 
 
@@ -14,7 +15,7 @@ class Progress:
     EVERY_S = 0.5
 
     def __init__(self, name: str) -> None:
-        self.enabled = sys.stderr.isatty()
+        self.enabled = moves_cursor(sys.stderr)
         self._name = plain(name)
         self._since_mono_s = time.monotonic()
         self._shown = False
@@ -28,13 +29,13 @@ class Progress:
         """Replaces the line by this text."""
         if self.enabled:
             seconds = time.monotonic() - self._since_mono_s
-            sys.stderr.write(f"\r\x1b[2K{self._name}  {text}  {seconds:.0f} s")
-            sys.stderr.flush()
+            columns, _ = shutil.get_terminal_size()
+            line = fitted(f"{self._name}  {seconds:.0f} s  {text}", columns - 1)
+            put(sys.stderr, f"\r\x1b[2K{line}")
             self._shown = True
 
     def clear(self) -> None:
         """Takes the line away."""
         if self._shown:
-            sys.stderr.write("\r\x1b[2K")
-            sys.stderr.flush()
+            put(sys.stderr, "\r\x1b[2K")
             self._shown = False

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, TextIO
 
 from mhsd.cli.render import progress_text, units_of
-from mhsd.cli.terminal import Paint, plain, table, value
+from mhsd.cli.terminal import Paint, fitted, plain, put, table, value
 from mhsd.client.naming import path_of
 
 Units = Mapping[tuple[str, str], Mapping[str, str]]
@@ -133,12 +133,10 @@ class Screen:
         """Draws what is there, over what was drawn before."""
         columns, rows = shutil.get_terminal_size()
         lines = self._lines()[: max(1, rows - 1)]
-        # A line that wraps would make the cursor miss its way back.
-        cut = [line[: columns - 1] for line in lines]
+        cut = [fitted(line, columns - 1) for line in lines]
         shown = [self._paint("bold", cut[0]), *cut[1:]] if cut else []
         back = f"\x1b[{self._drawn}A" if self._drawn else ""
-        self._stream.write(f"{back}\r\x1b[J" + "".join(f"{line}\n" for line in shown))
-        self._stream.flush()
+        put(self._stream, f"{back}\r\x1b[J" + "".join(f"{line}\n" for line in shown))
         self._drawn = len(shown)
         self._drawn_mono_s = time.monotonic()
         self._is_stale = False

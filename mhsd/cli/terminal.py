@@ -7,10 +7,14 @@ import json
 import os
 import re
 import sys
+import unicodedata
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
 from typing import Any, TextIO
 
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
+_UNSEEN = re.compile(r"[^\n -~]")
+"""What stands in a JSON text and may be no printable character: JSON itself escapes only what is below a space."""
 _COLOURS = {"good": "32", "bad": "1;31", "warn": "33", "dim": "2", "bold": "1"}
 
 
@@ -70,7 +74,7 @@ class Paint:
     """Colours for one stream: only on a terminal, never with NO_COLOR or a dumb terminal."""
 
     def __init__(self, stream: TextIO) -> None:
-        self.enabled = stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+        self.enabled = moves_cursor(stream) and not os.environ.get("NO_COLOR")
 
     def __call__(self, role: str, text: str) -> str:
         """`text` in the colour of `role`: good, bad, warn, dim or bold."""
@@ -98,7 +102,26 @@ def _lasts(count: int) -> list[bool]:
 
 
 def _width(cell: str) -> int:
-    return len(_ESCAPES.sub("", cell))
+    """The columns that a terminal takes for it: two for each wide character, none for a combining one."""
+    text = _ESCAPES.sub("", cell)
+    return len(text) if text.isascii() else sum(map(_columns, text))
+
+
+def _columns(character: str) -> int:
+    return 2 if unicodedata.east_asian_width(character) in "WF" else not unicodedata.combining(character)
+
+
+def fitted(text: str, columns: int) -> str:
+    """As much of a text without colours as fits into so many columns; a line that wraps misplaces the cursor."""
+    if _width(text) <= columns:
+        return text
+    ends = accumulate(map(_columns, text))
+    return text[: sum(end <= columns for end in ends)]
+
+
+def moves_cursor(stream: TextIO) -> bool:
+    """Whether a line on this stream can be written over."""
+    return stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
 def say(lines: str | Iterable[str]) -> None:
@@ -114,7 +137,7 @@ def note(lines: str | Iterable[str]) -> None:
 def emit(document: Any) -> None:
     """Writes the one JSON document of `--json` to stdout, or one of many on a line of its own [TPT-051]."""
     indent = None if _Stdout.lines else 2
-    text = json.dumps(document, ensure_ascii=False, indent=indent)
+    text = _UNSEEN.sub(_escaped, json.dumps(document, ensure_ascii=False, indent=indent))
     try:
         text.encode(sys.stdout.encoding or "utf-8")
     except UnicodeEncodeError:
@@ -123,8 +146,17 @@ def emit(document: Any) -> None:
     say(text)
 
 
+def _escaped(found: re.Match[str]) -> str:
+    """The same text inside a JSON string, without what a terminal would act on."""
+    return found[0] if found[0].isprintable() else json.dumps(found[0])[1:-1]
+
+
 def _write(stream: TextIO, lines: Iterable[str]) -> None:
-    text = "".join(f"{line}\n" for line in lines)
+    put(stream, "".join(f"{line}\n" for line in lines))
+
+
+def put(stream: TextIO, text: str) -> None:
+    """Writes `text` at once, whatever the stream can show and whether or not anybody reads it any more."""
     try:
         try:
             stream.write(text)

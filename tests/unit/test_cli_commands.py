@@ -267,6 +267,22 @@ def test_no_wait_takes_the_receipt_of_what_runs_before_its_answer_comes(shell: S
     assert "operation  op_1" in done.err
 
 
+def test_no_word_of_the_endpoint_takes_over_the_terminal_that_it_is_told_on(shell: Shell) -> None:
+    """Neither in the commands that follow what runs, nor as the name of a number."""
+    evil = "\x1b[2J\x9b"
+    running = receipt("running", operation_id=evil)
+    shell.endpoint(
+        session_open=lambda _: {"session_id": f"mhs_s_{evil}", "granted": [], "mode": "simulated"},
+        session_close=lambda _: {"closed_at": evil, "summary": {evil: evil}},
+        command=lambda _: running,
+        operations_get=lambda _: running,
+    )
+    for words in (("call", "-c", "cap.x.v1", "--no-wait"), ("session", "close", "mhs_s_1")):
+        done = shell(*words)
+        assert done.code == 0
+        assert all(line.isprintable() for line in (done.out + done.err).splitlines())
+
+
 def test_an_interim_unknown_leaves_the_session_open(shell: Shell) -> None:
     interim = receipt("unknown", operation_id="op_1", error={"mhs_code": "MHS.OUTCOME.TIMEOUT"})
     tiny = shell.endpoint(
@@ -572,7 +588,7 @@ def test_a_long_export_shows_on_a_terminal_how_far_it_is(
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     done = shell("evidence", "--json")
     assert len(done.json["receipts"]) == 2
-    assert done.err.startswith("\r\x1b[2Kevidence  1 receipts")
+    assert done.err.startswith("\r\x1b[2Kevidence  0 s  1 receipts")
     assert done.err.endswith("\r\x1b[2K")
 
 

@@ -6,7 +6,8 @@ import json
 import pytest
 
 from mhsd.cli import terminal
-from mhsd.cli.terminal import Paint, plain, table, value
+from mhsd.cli.progress import Progress
+from mhsd.cli.terminal import Paint, fitted, plain, table, value
 
 
 class Stream(io.StringIO):
@@ -76,6 +77,34 @@ def test_columns_align_whatever_their_colour() -> None:
     assert table([]) == []
 
 
+def test_columns_align_where_characters_are_wide_or_combine() -> None:
+    rows = [["電源", "x"], ["u\u0308ber", "y"]]
+    assert table(rows) == ["電源  x", "u\u0308ber  y"]
+
+
+@pytest.mark.parametrize(
+    ("text", "columns", "shown"), [("abc", 3, "abc"), ("abcd", 3, "abc"), ("電源", 3, "電"), ("", 0, "")]
+)
+def test_a_line_is_cut_to_what_the_terminal_shows_in_one_row(text: str, columns: int, shown: str) -> None:
+    assert fitted(text, columns) == shown
+
+
+@pytest.mark.parametrize(("kind", "shown"), [("xterm", True), ("dumb", False)])
+def test_progress_is_one_line_that_never_wraps(
+    kind: str, shown: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = Stream(is_terminal=True)
+    monkeypatch.setattr("sys.stderr", stream)
+    monkeypatch.setenv("TERM", kind)
+    monkeypatch.setenv("COLUMNS", "40")
+    progress = Progress("cap.motion.convey.v1")
+    progress.tell("4 %, " + "far " * 20)
+    drawn = stream.getvalue().removeprefix("\r\x1b[2K")
+    assert len(drawn) == (39 if shown else 0)
+    progress.clear()
+    assert stream.getvalue().endswith("\r\x1b[2K") is shown
+
+
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii", "latin-1"])
 def test_the_json_document_is_json_in_every_encoding(encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
     raw = io.BytesIO()
@@ -83,6 +112,17 @@ def test_the_json_document_is_json_in_every_encoding(encoding: str, monkeypatch:
     document = {"unit": "µm", "half": "\ud800", "far": "→"}
     terminal.emit(document)
     assert json.loads(raw.getvalue().decode(encoding)) == document
+
+
+def test_the_json_document_cannot_take_over_the_terminal_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    raw = io.BytesIO()
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(raw, encoding="utf-8"))
+    document = {"\x9b31m": "\u202e\x1b[2J\x7f\n", "far": "→ µm"}
+    terminal.emit(document)
+    text = raw.getvalue().decode()
+    assert json.loads(text) == document
+    assert all(line.isprintable() for line in text.splitlines())
+    assert "→ µm" in text
 
 
 def test_a_person_gets_the_text_although_the_encoding_is_poor(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,7 +53,11 @@ class Connection:
 
     async def _next(self) -> object:
         while (event := self._h11.next_event()) is h11.NEED_DATA:
-            self._h11.receive_data(bytes(await self._stream.receive_some(READ_BYTES)))
+            received = bytes(await self._stream.receive_some(READ_BYTES))
+            if not received and self._h11.their_state is h11.SEND_RESPONSE:
+                # h11 would say so in its own words.
+                raise h11.RemoteProtocolError("it was closed before an answer came")
+            self._h11.receive_data(received)
         return event
 
     def rest(self) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self, TypedDict
 
 from mhsd.client.documents import Event, Receipt
-from mhsd.client.errors import MHSError, SessionError
+from mhsd.client.errors import MHSError, OutcomeUnknown, SessionError
 from mhsd.client.events import Feed, Subscription
 from mhsd.client.ledger import noted
 from mhsd.client.pulse import Pulse
@@ -173,10 +173,26 @@ class CodeSession:
         sent = given(**params) | {"device_id": self.find(device_id), "deadline_ms": deadline_ms}
         sent["command_id"] = self.client.ulid() if command_id is None else command_id
         with self._pulse.held(), self._stopped_by_ctrl_c(lambda: self._known(sent)):
-            receipt = Receipt(self._inner.mutate(method, sent))
+            try:
+                receipt = Receipt(self._inner.mutate(method, sent))
+            except OutcomeUnknown as unknown:
+                receipt = self._found_elsewhere(unknown, sent)
             if self.waits if wait is None else wait:
                 receipt = self._followed(receipt, on_progress)
         return self._judged(receipt)
+
+    def _found_elsewhere(self, unknown: OutcomeUnknown, sent: Mapping[str, Any]) -> Receipt:
+        """A command whose session went with its answer, as when the endpoint was started again: another one asks."""
+        if not str(unknown.details.get("looked_up")).startswith("MHS.SESSION."):
+            raise unknown
+        try:
+            with self.client.session([sent["device_id"]], []) as reading:
+                found = reading.look_up(sent["command_id"], sent["device_id"])
+        except MHSError as problem:
+            raise unknown from problem
+        if found is None:
+            raise unknown
+        return found
 
     def _known(self, sent: Mapping[str, Any]) -> dict[str, Any] | None:
         return self._inner.look_up(sent["command_id"], sent["device_id"])

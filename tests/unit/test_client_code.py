@@ -177,6 +177,39 @@ def test_an_operation_outlives_the_session_it_was_begun_in(start: Start) -> None
     assert tiny.methods().count("mhs.command") == 1
 
 
+@pytest.mark.parametrize(
+    ("answer", "found"),
+    [
+        (lambda _: receipt("unknown", error={"mhs_code": "MHS.OUTCOME.UNKNOWN"}), True),
+        (lambda r: refusal(r, "MHS.OPERATION.UNKNOWN"), False),
+        (lambda r: refusal(r, "MHS.AUTH.FORBIDDEN"), False),
+    ],
+)
+def test_a_command_that_lost_its_answer_and_its_session_is_looked_up_in_another(
+    start: Start, answer: Callable[[Request], Any], found: bool
+) -> None:
+    """[TPT-062] As when the endpoint was started again."""
+    sessions = iter(["mhs_s_1", "mhs_s_2"])
+
+    def operation(request: Request) -> Any:
+        over = request.params["session_id"] == "mhs_s_1"
+        return refusal(request, "MHS.SESSION.UNKNOWN") if over else answer(request)
+
+    tiny, client = start(
+        session_open=lambda _: {**GRANT, "session_id": next(sessions)}, command=lost, operations_get=operation
+    )
+    with client.session() as session:
+        if found:
+            assert session.invoke(STEP, {}).status == "unknown"
+        else:
+            with pytest.raises(mhsd.OutcomeUnknown) as unknown:
+                session.invoke(STEP, {})
+            assert unknown.value.details["looked_up"] == "MHS.SESSION.UNKNOWN"
+    (sent,) = of(tiny, "mhs.command")
+    asked = of(tiny, "mhs.operations.get")
+    assert {each["command_id"] for each in asked} == {sent["command_id"]}
+
+
 @pytest.mark.parametrize("answer", [lost, lambda r: refusal(r, "MHS.OPERATION.UNKNOWN")])
 def test_what_became_of_an_operation_is_unknown_where_it_cannot_be_asked_for(
     start: Start, answer: Callable[[Request], Any]

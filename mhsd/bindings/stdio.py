@@ -112,10 +112,13 @@ class Stdio:
             self._search = self._door.search(self._peer)
         await self._search.feed(piece.data)
         if piece.ends_line:
-            search, self._search = self._search, None
-            fault = bytes_exceeded(self._max_line_bytes)
-            refusal = self._refusal(search, fault) if search.has_found else self._door.refuse(fault, 413)
-            self._talk.answer_to(refusal)
+            self._refuse_long(self._search)
+
+    def _refuse_long(self, search: StopSearch) -> None:
+        self._search = None
+        fault = bytes_exceeded(self._max_line_bytes)
+        refusal = self._refusal(search, fault) if search.has_found else self._door.refuse(fault, 413)
+        self._talk.answer_to(refusal)
 
     async def _refusal(self, search: StopSearch, fault: Fault) -> Exchange:
         log.warning("a line over %d bytes was refused, and its stops were served", self._max_line_bytes)
@@ -126,7 +129,9 @@ class Stdio:
         tail = self._splitter.tail
         if mentions_stop(tail):
             self._talk.take_in(tail)
-        elif tail:
+        elif self._search is not None and self._search.has_found:
+            self._refuse_long(self._search)
+        elif tail or self._search is not None:
             log.warning("the input ended in the middle of a line, which was not executed")
         with trio.move_on_after(_ENTER_S):
             await self._talk.entered()

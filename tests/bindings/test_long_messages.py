@@ -170,3 +170,11 @@ async def test_half_a_long_line_at_the_end_keeps_nobody_waiting(session: Session
     with trio.fail_after(10):
         await session.binding.ended.wait()
     assert not session.door.searches[0].has_found
+
+
+async def test_a_stop_in_half_a_long_line_at_the_end_is_told_of(session: Session) -> None:
+    """[CORE-076, TPT-008]"""
+    await session.send_raw(b"[" + FILLER + STOP)
+    await session.close_input()
+    (refusal,) = await session.lines(1)
+    assert json.loads(refusal)["error"]["data"]["details"] == FOUND

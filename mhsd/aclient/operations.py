@@ -102,7 +102,18 @@ class Operations:
             if found is not None:
                 return found
             looked_up = "MHS.OPERATION.UNKNOWN"
-        raise requests.outcome_unknown(lost, params, self.session_id, looked_up) from lost
+        elsewhere = await self._found_elsewhere(params) if looked_up.startswith("MHS.SESSION.") else None
+        if elsewhere is None:
+            raise requests.outcome_unknown(lost, params, self.session_id, looked_up) from lost
+        return elsewhere
+
+    async def _found_elsewhere(self, params: Mapping[str, Any]) -> Receipt | None:
+        """A command whose session went with its answer, as when the endpoint was started again: another one asks."""
+        try:
+            async with self.client.session([params["device_id"]], []) as reading:
+                return await reading.look_up(params["command_id"], params["device_id"])
+        except MHSError:
+            return None
 
     # Operations.
 

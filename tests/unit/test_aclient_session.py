@@ -15,7 +15,7 @@ from mhsd.aclient.background import background
 from mhsd.aclient.events import EventHub
 from mhsd.aclient.transport import EventsWanted, Greet
 from mhsd.client.errors import MHSError, OutcomeUnknown, SessionError
-from mhsd.client.transport import Answer, Lost, NotSent
+from mhsd.client.transport import Answer, Lost, NotSent, Over
 
 DEVICE = "mhs://localhost:7400/lab/one"
 HELLO = {
@@ -184,6 +184,49 @@ async def test_a_session_that_is_refused_ends_its_subscriptions(
         await anext(subscription)
     assert await subscription.close() == {}
     assert endpoint.params("mhs.unsubscribe") == []
+
+
+@pytest.mark.parametrize(
+    ("elsewhere", "status"), [(receipt("unknown"), "unknown"), ("MHS.OPERATION.UNKNOWN", None)]
+)
+async def test_a_command_that_lost_its_answer_and_its_session_is_looked_up_in_another(
+    endpoint: Endpoint, session: AsyncSession, elsewhere: Any, status: str | None
+) -> None:
+    """[TPT-062] As when the endpoint was started again."""
+    endpoint.table["mhs.session.open"] = lambda _: {"session_id": "mhs_s_2"}
+    endpoint.table["mhs.command"] = lambda _: Lost("cut")
+    endpoint.table["mhs.operations.get"] = lambda asked: (
+        "MHS.SESSION.UNKNOWN" if asked["session_id"] == "mhs_s_1" else elsewhere
+    )
+    if status is None:
+        with pytest.raises(OutcomeUnknown) as unknown:
+            await session.invoke("cap.x.v1", {})
+        assert unknown.value.details["looked_up"] == "MHS.SESSION.UNKNOWN"
+    else:
+        assert (await session.invoke("cap.x.v1", {})).status == status
+    assert len(endpoint.params("mhs.command")) == 1
+    assert len(endpoint.params("mhs.session.open")) == 2
+
+
+@pytest.mark.parametrize("answer", [NotSent("refused"), Lost("cut"), "MHS.OPERATION.UNKNOWN"])
+async def test_what_became_of_an_operation_is_unknown_where_it_cannot_be_asked_for(
+    endpoint: Endpoint, session: AsyncSession, autojump_clock: MockClock, answer: Any
+) -> None:
+    """[TPT-062]"""
+    endpoint.table["mhs.operations.get"] = lambda _: answer
+    with pytest.raises(OutcomeUnknown, match="operation op_1") as unknown:
+        await session.wait(receipt("running", command_id="c_1"))
+    ids = {"operation_id": "op_1", "command_id": "c_1", "device_id": DEVICE, "session_id": "mhs_s_1"}
+    assert unknown.value.details.items() >= ids.items()
+
+
+async def test_a_client_that_is_closed_is_not_asked_again(
+    endpoint: Endpoint, session: AsyncSession, autojump_clock: MockClock
+) -> None:
+    endpoint.table["mhs.operations.get"] = lambda _: Over("the client is closed")
+    with pytest.raises(OutcomeUnknown, match="the client is closed"):
+        await session.wait(receipt("running"))
+    assert len(endpoint.times("mhs.operations.get")) == 1
 
 
 async def test_an_operation_is_waited_for_beyond_its_session(

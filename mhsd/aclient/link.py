@@ -142,8 +142,8 @@ class Link:
         if not isinstance(request_id, str) or not is_answer(value, request_id) or _is_of_a_double(value):
             return False
         call = self._calls.get(request_id)
-        if call is None:
-            return False
+        if call is None or call.answer is not None:
+            return False  # The first answer counts.
         call.answer = value
         call.done.set()
         return True

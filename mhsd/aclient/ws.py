@@ -314,16 +314,15 @@ class WsTransport:
     async def bring_events(self, wanted: EventsWanted) -> None:
         """They come with the answers; when the connection breaks, a new one takes over the session [TPT-063]."""
         backoff = Backoff(attempts=self._attempts)
+        link = self._current  # It brought the grant, and may have broken since.
+        assert link is not None
         while True:
-            link, began_mono_s, taken = (
-                await self._take_over(wanted, backoff),
-                trio.current_time(),
-                self._hub.taken,
-            )
+            began_mono_s, taken = trio.current_time(), self._hub.taken
             await link.broken.wait()
             wanted.interrupt()
             if self._hub.taken > taken or trio.current_time() - began_mono_s > STEADY_S:
                 backoff.reset()
+            link = await self._take_over(wanted, backoff)
 
     async def _take_over(self, wanted: EventsWanted, backoff: Backoff) -> Link:
         """A connection to which the events of the session come, because it was the last that used it."""

@@ -87,6 +87,15 @@ async def test_answers_find_their_callers_in_any_order(pair: Pair, link: Link, n
     assert (first.outcome, second.outcome) == (Answer(answer("a", 1)), Answer(answer("b", 2)))
 
 
+async def test_of_two_answers_the_first_counts(pair: Pair, link: Link, nursery: trio.Nursery) -> None:
+    asked = Asked(link, nursery, "a")
+    await wait_all_tasks_blocked()
+    pair.say(answer("a", 1))
+    pair.say(answer("a", 2))
+    await wait_all_tasks_blocked()
+    assert asked.outcome == Answer(answer("a", 1))
+
+
 async def test_a_call_that_is_cancelled_leaves_nothing_half_written(
     pair: Pair, link: Link, nursery: trio.Nursery
 ) -> None:

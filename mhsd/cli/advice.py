@@ -5,6 +5,7 @@ Only text for people is changed; `--json` carries the endpoint's own words.
 """
 
 import re
+from typing import Any
 
 from mhsd.cli.terminal import value
 
@@ -48,6 +49,22 @@ _NAMES = re.compile(
 )
 
 
-def advice(text: object) -> str:
-    """A remediation as a person at the command line can follow it, safe for the terminal."""
-    return _NAMES.sub(lambda match: _SPOKEN[match[0]], value(text))
+_DETAIL = re.compile(r"\bdetails\.(\w+)")
+
+
+def advice(text: object, details: object = None) -> str:
+    """A remediation as a person at the command line can follow it, safe for the terminal.
+
+    It speaks of the `details` of its error by name; a person gets what they say.
+    """
+    spoken = _NAMES.sub(lambda match: _SPOKEN[match[0]], value(text))
+    told = details if isinstance(details, dict) else {}
+    return _DETAIL.sub(lambda match: _said(match[1], told.get(match[1])) or match[0], spoken)
+
+
+def _said(name: str, content: Any) -> str:
+    """A detail in the words of a sentence; empty where it does not fit into one."""
+    every = content if isinstance(content, list) else [content]
+    if any(each is None or isinstance(each, list | dict) for each in every):
+        return ""
+    return ", ".join(map(value, every)) + (" ms" if name.endswith("_ms") else "")

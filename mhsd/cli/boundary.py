@@ -120,5 +120,5 @@ def report(program: str, problem: MHSError, *, as_json: bool) -> int:
         note(f"{program}: {plain(problem.message)}")
         note(f"  {plain(problem.mhs_code)}{http}")
         if problem.remediation:
-            note(f"  {advice(problem.remediation)}")
+            note(f"  {advice(problem.remediation, problem.details)}")
     return exits.of_error(problem.mhs_code)

@@ -26,7 +26,7 @@ from mhsd.cli.targets import Device, bindings_of, chosen
 from mhsd.cli.terminal import Paint, emit, note, plain, say, table, value
 from mhsd.client.client import Client
 from mhsd.client.errors import error
-from mhsd.client.naming import devices_of, name_of, path_of
+from mhsd.client.naming import devices_of, matching, name_of, path_of
 
 PERMIT_TTL_S = 300
 
@@ -72,10 +72,10 @@ def _confirm(target: Device) -> None:
     name = name_of(target)
     note(["", f"Is everybody clear of the device? Type its name, {plain(name)}, to release the e-stop:"])
     typed = sys.stdin.readline().strip()
-    if typed not in (name, path_of(str(target["device_id"])), str(target["device_id"])):
+    if not typed or not matching([target], typed):
         raise error(
             "MHS.AUTH.FORBIDDEN",
-            "the name of the device was not typed; the e-stop stays engaged",
+            "the name of the device was not typed; nothing was sent",
             f"Run the command again and type {name}.",
         )
 

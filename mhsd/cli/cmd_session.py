@@ -14,8 +14,9 @@ from mhsd.cli.link import Link
 from mhsd.cli.mutation import SESSION_TTL_S, principal
 from mhsd.cli.targets import chosen, named
 from mhsd.cli.terminal import Paint, emit, note, plain, say, table, value
+from mhsd.client.backoff import Backoff
 from mhsd.client.client import Client
-from mhsd.client.errors import SessionError
+from mhsd.client.errors import OutcomeUnknown, SessionError, TransportError
 from mhsd.client.naming import devices_of, path_of
 from mhsd.client.session import Session
 
@@ -159,8 +160,9 @@ def session_keep(
     with link.client() as client:
         kept = Session(client, session)
         until_mono_s = None if seconds is None else time.monotonic() + seconds
+        answered: dict[str, Any] = {}
         while True:
-            answered = kept.heartbeat()
+            answered = _beat(kept, again=bool(answered))
             pause_s = kept.lifetime_s(answered) / 3
             if not link.json:
                 say(f"session {plain(session)} lives until {value(answered.get('expires_at'))}")
@@ -177,6 +179,21 @@ def session_keep(
     if link.json:
         emit(answered)
     return exits.OK
+
+
+def _beat(kept: Session, *, again: bool) -> dict[str, Any]:
+    """One heartbeat; but for the first it is sent again while only the connection fails, which a session outlives
+    [TPT-061, TPT-064]."""
+    backoff = Backoff()
+    while True:
+        try:
+            return kept.heartbeat()
+        except (TransportError, OutcomeUnknown) as problem:
+            pause_s = backoff.pause_s() if again else None
+            if pause_s is None:
+                raise
+            note(f"{plain(problem.message)}; trying again")
+            time.sleep(pause_s)
 
 
 def _refuse_stdio(link: Link) -> None:

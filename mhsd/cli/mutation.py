@@ -116,6 +116,8 @@ class Mutation:
             # The second Ctrl-C: the person does not want to wait, and the operation may still run. The first one
             # comes here where nothing is waited for yet, or no more: the end of the own session cancels what runs.
             over = self._owned and not self._interrupted
+            if self._interrupted:
+                self._ask_to_stop(session)
             raise
         except MHSError as problem:
             over = not isinstance(problem, OutcomeUnknown)
@@ -204,6 +206,16 @@ class Mutation:
                 job.done(None)
         return self._cancelled(session, job.receipt())
 
+    def _ask_to_stop(self, session: Session) -> None:
+        """Sends the cancellation that a quick second Ctrl-C may have come before; its end is not waited for."""
+        with contextlib.suppress(MHSError):
+            known = session.look_up(self._params["command_id"], self._target.device_id)
+            operation_id = operation_of(known) if known is not None and not is_final(known) else None
+            if operation_id is not None:
+                asking = threading.Thread(target=_cancel_quietly, args=(session, operation_id), daemon=True)
+                asking.start()
+                asking.join(_LOOK_S)
+
     def _cancelled(self, session: Session, receipt: Receipt) -> Receipt:
         operation_id = operation_of(receipt)
         if is_final(receipt) or operation_id is None:
@@ -215,7 +227,7 @@ class Mutation:
         if not stays:
             note("the endpoint ends with this command, which cancels what still runs")
             return
-        expires, operation_id = self._what_lives(session)
+        lives, operation_id = self._what_lives(session)
         if self._owned:
             known = self._client.hello().get("endpoint_id")
             sessions_here.remember(session.session_id, self._link.address, known, [self._target.device_id])
@@ -224,7 +236,7 @@ class Mutation:
         stop = shlex.join(["mhsctl", "session", "close", session.session_id, *self._link.words()])
         note(
             [
-                f"This is not over; its session stays open{expires}.",
+                lives,
                 f"  session    {plain(session.session_id)}",
                 f"  operation  {plain(operation_id or 'not known')}",
                 f"  follow it  {plain(follow)}",
@@ -235,11 +247,12 @@ class Mutation:
     def _what_lives(self, session: Session) -> tuple[str, str | None]:
         """Until when the session lives, and the operation, as far as the endpoint can still be asked."""
         try:
-            expires = f" until {plain(str(session.heartbeat().get('expires_at')))}"
+            expires = plain(str(session.heartbeat().get("expires_at")))
             known = session.look_up(self._params["command_id"], self._target.device_id)
         except MHSError:
-            return "", None
-        return expires, operation_of(known) if known is not None else None
+            return "Whether this is over is not known; its session may still be open.", None
+        operation_id = operation_of(known) if known is not None else None
+        return f"This is not over; its session stays open until {expires}.", operation_id
 
 
 class _Job(threading.Thread):
@@ -274,6 +287,11 @@ class _Job(threading.Thread):
             raise self._problem
         assert self._receipt is not None
         return self._receipt
+
+
+def _cancel_quietly(session: Session, operation_id: str) -> None:
+    with contextlib.suppress(MHSError):
+        session.cancel(operation_id)
 
 
 def _lost_session(problem: MHSError) -> None:

@@ -35,7 +35,7 @@ def _error(receipt: Mapping[str, Any]) -> list[list[str]]:
     for interlock in error.get("interlocks") or []:
         rows.append(["interlock", f"{value(interlock.get('id'))} {value(interlock.get('state'))}"])
     if error.get("remediation"):
-        rows.append(["what to do", advice(error["remediation"])])
+        rows.append(["what to do", advice(error["remediation"], details)])
     return rows
 
 

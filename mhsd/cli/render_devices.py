@@ -8,7 +8,8 @@ from mhsd.cli.render import unit_text, units_of
 from mhsd.cli.terminal import Paint, plain, table, value
 from mhsd.client.naming import path_of
 
-_TEXT_WIDTH = 88
+_TEXT_WIDTH = 63
+"""So that a line fits beside its label into 80 columns."""
 
 
 def device_table(devices: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -88,12 +89,11 @@ def _safety(manifest: Mapping[str, Any]) -> list[list[str]]:
     latching = "latching" if estop.get("latching") else "not latching"
     within = f", within {value(estop['latency_ms'])} ms" if "latency_ms" in estop else ""
     rows = [["e-stop", f"{value(estop.get('kind', '?'))}, {latching}{within}"]]
-    rows.append(["safe state", value(_object(safety.get("safe_state")).get("description", "not declared"))])
+    rows += _wrapped("safe state", _object(safety.get("safe_state")).get("description", "not declared"))
     for interlock in safety.get("interlocks") or []:
         hard = "hard" if interlock.get("hard") else "soft"
-        rows.append(
-            ["interlock", f"{value(interlock.get('id'))} ({hard}): {value(interlock.get('description', ''))}"]
-        )
+        text = f"{value(interlock.get('id'))} ({hard}): {value(interlock.get('description', ''))}"
+        rows += _wrapped("interlock", text)
     if not safety.get("interlocks"):
         rows.append(["interlocks", "none"])
     notes = safety.get("notes") or []

@@ -95,6 +95,7 @@ class Screen:
         self._values: dict[tuple[str, str, str], tuple[str, str]] = {}
         self._remarks: deque[str] = deque(maxlen=_REMARKS)
         self._drawn = 0
+        self._size = (0, 0)
         self._drawn_mono_s = 0.0
         self._is_stale = True
 
@@ -136,6 +137,9 @@ class Screen:
         cut = [fitted(line, columns - 1) for line in lines]
         shown = [self._paint("bold", cut[0]), *cut[1:]] if cut else []
         back = f"\x1b[{self._drawn}A" if self._drawn else ""
+        if self._drawn and self._size != (columns, rows):
+            back = "\x1b[H"  # Lines that were drawn for another size stand nobody knows where.
+        self._size = (columns, rows)
         put(self._stream, f"{back}\r\x1b[J" + "".join(f"{line}\n" for line in shown))
         self._drawn = len(shown)
         self._drawn_mono_s = time.monotonic()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import threading
@@ -12,7 +13,12 @@ from typing import Any
 import pytest
 
 from mhsd.base.resources import drivers_dir
+from mhsd.cli.cmd_session import _beat
 from mhsd.cli.mutation import _Job
+from mhsd.client.backoff import Backoff
+from mhsd.client.client import connect
+from mhsd.client.errors import OutcomeUnknown
+from mhsd.client.session import Session
 from mhsd.wire.canonical import digest
 from tests.cli.shell import MANIFEST, ONE, TWO, Shell, receipt, shells
 from tests.cli.tiny import HELLO, Endpoint, Request, Tiny, http, refusal
@@ -393,6 +399,7 @@ def test_ctrl_c_on_what_still_waits_for_the_device_closes_the_session(
 def test_a_second_ctrl_c_leaves_it_to_the_endpoint_and_says_what_may_still_run(
     shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """However quick it is: the endpoint has been asked to stop the operation."""
     interrupt(monkeypatch, 2)
     over = threading.Event()
     tiny = shell.endpoint(
@@ -403,6 +410,9 @@ def test_a_second_ctrl_c_leaves_it_to_the_endpoint_and_says_what_may_still_run(
     over.set()
     assert done.code == 130
     assert "op_1" in done.err
+    assert [r.params["operation_id"] for r in tiny.requests if r.method == "mhs.operations.cancel"] == [
+        "op_1"
+    ]
     assert "mhs.session.close" not in tiny.methods()
 
 
@@ -515,6 +525,23 @@ def test_the_old_spelling_of_status_still_works(shell: Shell) -> None:
     assert done.code == 0
     assert "ENGAGED" in done.out
     assert "old spelling" in done.err
+
+
+@pytest.mark.parametrize(
+    ("typed", "code"), [("One", 0), ("one", 0), ("/lab/one", 0), (ONE, 0), ("", 4), ("yes", 4), ("two", 4)]
+)
+def test_a_reset_takes_any_name_of_the_device_and_nothing_else(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, typed: str, code: int
+) -> None:
+    """[CORE-083]"""
+    stdin = io.StringIO(f"{typed}\n")
+    monkeypatch.setattr(stdin, "isatty", lambda: True)
+    monkeypatch.setattr("sys.stdin", stdin)
+    tiny = shell.endpoint(
+        safety_status=lambda _: {"estop": {"engaged": True}}, safety_reset=lambda _: receipt("completed")
+    )
+    done = shell("reset", "--json")
+    assert (done.code, "mhs.safety.reset" in tiny.methods()) == (code, code == 0)
 
 
 def test_a_reset_without_a_terminal_sends_nothing_and_exits_4(shell: Shell) -> None:
@@ -674,6 +701,24 @@ def test_keeping_a_session_beats_until_its_time_is_over(shell: Shell) -> None:
     done = shell("session", "keep", "mhs_s_9", "--for", "0", "--json")
     assert (done.code, done.json["expires_at"]) == (0, "2026-10-20T07:55:00.000Z")
     assert tiny.methods()[0] == "mhs.session.heartbeat"
+
+
+@pytest.mark.parametrize("again", [True, False])
+def test_keeping_a_session_outlives_a_connection_that_breaks(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, again: bool
+) -> None:
+    """[TPT-061] Where nobody kept the session its devices would go to their safe state; a first beat tells at once."""
+    monkeypatch.setattr("mhsd.cli.cmd_session.Backoff", lambda: Backoff(first_s=0.001))
+    kept = {"expires_at": "2026-10-20T07:55:00.000Z"}
+    answers: list[Any] = [kept, None]
+    tiny = shell.endpoint(session_heartbeat=lambda _: answers.pop())
+    with connect(tiny.url) as client:
+        session = Session(client, "mhs_s_9")
+        if again:
+            assert _beat(session, again=True) == kept
+        else:
+            with pytest.raises(OutcomeUnknown):
+                _beat(session, again=False)
 
 
 def test_versions_are_those_of_the_package(shell: Shell) -> None:

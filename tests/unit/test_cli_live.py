@@ -126,3 +126,17 @@ def test_nothing_is_wider_or_higher_than_the_terminal(
     screen.draw()
     assert len(terminal.last()) == 3
     assert max(map(len, terminal.last())) == 19
+
+
+def test_after_a_change_of_size_the_table_is_drawn_from_the_top(
+    screen: Screen, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the lines of before stand now, only the terminal knows."""
+    screen.event(value(1))
+    screen.draw()
+    monkeypatch.setenv("COLUMNS", "30")
+    screen.draw()
+    assert terminal.getvalue().count("\x1b[H\r\x1b[J") == 1
+    screen.draw()
+    assert terminal.getvalue().endswith("\x1b[2A\r\x1b[J" + "".join(f"{line}\n" for line in terminal.last()))
+    assert terminal.getvalue().count("\x1b[H") == 1

@@ -219,6 +219,8 @@ def test_a_device_is_described_with_gaps_trust_limits_and_units() -> None:
         "cannot be undone",
     ):
         assert expected in text
+    prose = [line for line in text.split("\n  resources")[0].splitlines() if line.startswith("  ")]
+    assert max(map(len, prose)) <= 80
 
 
 def test_devices_are_one_a_line() -> None:
@@ -268,6 +270,26 @@ def test_trust_is_only_what_the_endpoint_claims(hello: dict[str, Any], text: str
 def test_advice_names_what_a_person_can_type(told: str, shown: str) -> None:
     """[MHSD-8-13] Methods become commands, parameters options, and nothing takes over the terminal."""
     assert advice(told) == shown
+
+
+@pytest.mark.parametrize(
+    ("told", "details", "shown"),
+    [
+        (
+            "Send a value for details.field within details.limit (in details.unit).",
+            {"field": "speed_mm_s", "limit": 500, "unit": "mm/s"},
+            "Send a value for speed_mm_s within 500 (in mm/s).",
+        ),
+        ("Wait details.retry_after_ms, then", {"retry_after_ms": 200}, "Wait 200 ms, then"),
+        ("Leave out details.fields.", {"fields": ["a", "\x1b"]}, "Leave out a, \\x1b."),
+        ("Look at details.errors.", {"errors": [{"path": ""}]}, "Look at details.errors."),
+        ("Look at details.errors.", "none", "Look at details.errors."),
+        ("Look at details.errors.", {"errors": None}, "Look at details.errors."),
+    ],
+)
+def test_advice_says_the_details_that_it_speaks_of(told: str, details: object, shown: str) -> None:
+    """[MHSD-8-13]"""
+    assert advice(told, details) == shown
 
 
 def test_no_advice_of_the_error_table_names_a_method_to_a_person() -> None:

@@ -34,7 +34,7 @@ MARGIN_S = 2.0
 CANCEL_S = 15.0
 """How long a cancellation may take to bring a device to its safe state before it is answered as it stands."""
 
-LOOK_UP_S = 5.0
+LOOK_UP_S = 10.0
 """An endpoint that has gone in the middle of a command may take so long to come back and tell what became of it."""
 
 _LOOK_AGAIN_S = 0.05

@@ -8,7 +8,7 @@ import ssl
 import trio
 
 from mhsd.client.endpoint import HttpEndpoint
-from mhsd.client.http import CONNECT_TIMEOUT_S
+from mhsd.client.http import CONNECT_TIMEOUT_S, tls_advice
 from mhsd.client.transport import NotSent
 
 GONE = (OSError, trio.BrokenResourceError, trio.ClosedResourceError)
@@ -30,7 +30,8 @@ async def connect(place: HttpEndpoint, context: ssl.SSLContext | None) -> Stream
     except trio.TooSlowError:
         raise NotSent(f"{place.url} took no connection within {CONNECT_TIMEOUT_S:g} s") from None
     except (*GONE, UnicodeError) as problem:
-        raise NotSent(f"cannot connect to {place.url}: {text_of(problem)}") from None
+        told = f"cannot connect to {place.url}: {text_of(problem)}"
+        raise NotSent(told, advice=tls_advice(problem.__cause__ or problem)) from None
 
 
 async def _connect(place: HttpEndpoint, context: ssl.SSLContext | None) -> Stream:

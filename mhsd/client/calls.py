@@ -191,7 +191,7 @@ def unsent(problem: NotSent) -> MHSError:
     return kind(
         "MHS.TRANSPORT.UNAVAILABLE",
         f"{problem}; nothing was sent",
-        remediation="Check that mhsd runs at this address, then repeat the command.",
+        remediation=problem.advice or "Check that mhsd runs at this address, then repeat the command.",
     )
 
 

@@ -303,7 +303,8 @@ class HttpTransport:
         try:
             connection.open(until_mono_s)
         except (OSError, UnicodeError) as problem:
-            raise NotSent(f"cannot connect to {self._endpoint.url}: {_text(problem)}") from None
+            told = f"cannot connect to {self._endpoint.url}: {_text(problem)}"
+            raise NotSent(told, advice=tls_advice(problem)) from None
         return connection
 
     def open_stream(self, session_id: str, last_event_id: str) -> EventStream:
@@ -346,6 +347,15 @@ class HttpTransport:
             resting, self._resting = self._resting, []
         for connection in resting:
             connection.close()
+
+
+def tls_advice(problem: BaseException | None) -> str | None:
+    """What to do about a TLS handshake that failed; None where it was something else."""
+    if isinstance(problem, ssl.SSLCertVerificationError):
+        return "Name the authority of its certificate in MHS_CA_FILE, and the host as the certificate does."
+    if isinstance(problem, ssl.SSLError) and problem.reason == "WRONG_VERSION_NUMBER":
+        return "Write http:// for an endpoint of this machine that serves without TLS."
+    return None
 
 
 def _text(problem: BaseException) -> str:

@@ -15,6 +15,11 @@ MAX_ANSWER_BYTES = 16 * 1024 * 1024
 class NotSent(Exception):
     """The endpoint cannot have seen the request: no connection, or nothing was written to it."""
 
+    def __init__(self, message: str, *, advice: str | None = None) -> None:
+        super().__init__(message)
+        self.advice = advice
+        """What to do, where more is known than that there is no connection."""
+
 
 class Over(NotSent):
     """Nor can any later request be sent: the client is closed, or the child that it started has ended."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import shutil
+import socket
 import ssl
 import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -66,6 +68,7 @@ def test_an_unknown_certificate_gets_no_token(tiny: Tiny) -> None:
     with connect(tiny.url, token="s3cret", timeout_s=5) as client, pytest.raises(TransportError) as failed:
         client.hello()
     assert "not trusted" in failed.value.message
+    assert "MHS_CA_FILE" in (failed.value.remediation or "")
     assert tiny.requests == []
 
 
@@ -90,6 +93,24 @@ def test_a_client_certificate_is_shown_where_it_is_asked_for(tmp_path: Path, pai
     with connect(tiny.url, tls=Tls(str(pair[0]), str(own[0]), str(own[1])), timeout_s=5) as client:
         assert client.hello() == HELLO
     tiny.close()
+
+
+def test_https_spoken_to_a_plain_port_says_so() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as plain:
+
+        def refuse() -> None:
+            peer, _ = plain.accept()
+            with peer:
+                peer.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+                peer.recv(65536)
+
+        answering = threading.Thread(target=refuse)
+        answering.start()
+        url = f"https://127.0.0.1:{plain.getsockname()[1]}"
+        with connect(url, timeout_s=5) as client, pytest.raises(TransportError) as failed:
+            client.hello()
+        answering.join(5)
+    assert "http://" in (failed.value.remediation or "")
 
 
 def test_plain_http_spoken_to_a_tls_port_is_a_transport_error(tiny: Tiny) -> None:

@@ -48,6 +48,10 @@ async def resolve(host: str) -> list[Address]:
 
 def check_exposure(config: Config, addresses: list[Address], *, tokens_configured: bool) -> None:
     """Refuse an address beyond loopback without tokens, or without TLS here or upstream [CORE-152]."""
+    if config.tls_terminated_upstream and not tokens_configured:
+        raise _insecure(
+            "--tls-terminated-upstream needs --token-file: everybody who reaches the proxy could act"
+        )
     beyond = [text for _, text in addresses if not ipaddress.ip_address(text.partition("%")[0]).is_loopback]
     if not beyond:
         return
@@ -82,8 +86,9 @@ def server_context(cert: Path, key: Path | None, client_ca: Path | None) -> ssl.
         # Without a password at hand OpenSSL would ask for one on the terminal.
         context.load_cert_chain(cert, key, password=lambda: b"")
     except (OSError, ValueError) as error:
+        hint = "; give the key with --tls-key" if key is None else ""
         raise StartError(
-            f"cannot use certificate {cert} and its key: {_reason(error)}", exit_code=2
+            f"cannot use certificate {cert} and its key: {_reason(error)}{hint}", exit_code=2
         ) from None
     if client_ca is not None:
         try:
@@ -120,7 +125,8 @@ async def listen(addresses: list[Address], port: int, context: ssl.SSLContext | 
         for listener in listeners:
             await listener.aclose()
         text = f"[{address}]" if family == socket.AF_INET6 else address
-        raise StartError(f"cannot listen on {text}:{port}: {missing.strerror}", exit_code=1)
+        hint = "; give another port, or 0 to pick one" if missing.errno == errno.EADDRINUSE else ""
+        raise StartError(f"cannot listen on {text}:{port}: {missing.strerror}{hint}", exit_code=1)
     if context is None:
         return list(listeners)
     return [trio.SSLListener(listener, context, https_compatible=True) for listener in listeners]

@@ -52,7 +52,8 @@ def _hints(url: str, endpoint: Endpoint) -> str:
     binds_step = any(device.host.manifest.bindings_of(_STEP) for device in endpoint.devices.values())
     act = f"call{where} -c {_STEP} -i '{{\"ticks\": 100}}'" if binds_step else f"describe{where}"
     lines = ["Try next, in another terminal:", f"{program} devices{where}", f"{program} {act}"]
-    return "\n  ".join([*lines, f"{program} estop{where}"]) + "\n"
+    # Without -e it would stop what others run on this machine, too.
+    return "\n  ".join([*lines, f"{program} estop -e {url}"]) + "\n"
 
 
 def _operators_program() -> str:

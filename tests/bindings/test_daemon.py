@@ -180,6 +180,7 @@ def test_hints_for_people_go_to_stderr_where_they_are_wanted(start: Start) -> No
         url = ready(process)["url"]
         _, _, err = end(process)
         assert (f"devices -e {url}".encode() in err) is expected
+        assert (f"estop -e {url}".encode() in err) is expected
 
 
 def test_the_service_manager_is_told(start: Start, tmp_path: Path) -> None:

@@ -269,6 +269,8 @@ def test_unusable_certificates_are_one_line_with_the_file(
         assert caught.value.exit_code == 2
         assert str(tmp_path) in caught.value.message or str(server.cert) in caught.value.message
         assert "\n" not in caught.value.message
+    with pytest.raises(StartError, match="give the key with --tls-key"):
+        server_context(server.cert, None, None)
 
 
 # Where to listen
@@ -284,6 +286,14 @@ BEYOND = [(socket.AF_INET, "0.0.0.0")]
 @pytest.mark.parametrize("address", ["127.0.0.1", "127.8.8.8", "::1"])
 def test_loopback_needs_neither_tokens_nor_tls(address: str) -> None:
     check_exposure(exposed(), [(socket.AF_INET, address)], tokens_configured=False)
+
+
+def test_a_proxy_in_front_needs_tokens_on_loopback_too() -> None:
+    behind = exposed(tls_terminated_upstream=True, public_url="https://lab.example")
+    with pytest.raises(StartError, match="needs --token-file") as caught:
+        check_exposure(behind, [(socket.AF_INET, "127.0.0.1")], tokens_configured=False)
+    assert caught.value.exit_code == 4
+    check_exposure(behind, [(socket.AF_INET, "127.0.0.1")], tokens_configured=True)
 
 
 @pytest.mark.parametrize(

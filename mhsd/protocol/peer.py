@@ -6,6 +6,7 @@ authenticated; nothing in it ever comes from a message [TPT-058].
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from typing import Literal
 
@@ -23,6 +24,9 @@ FREE = frozenset({"mhs.hello", "mhs.safety.estop", "mhs.safety.status"})
 
 REMEMBERED_IDS = 4096
 """A connection refuses an id that is among the last this many it has seen [PROTO-004]."""
+
+_KEPT_CHARACTERS = 64
+_KEPT_BITS = 256
 
 
 @attrs.frozen
@@ -66,7 +70,7 @@ class Peer:
     """It may say hello, stop and read the safety status, and nothing else."""
     greeted: bool = False
     """Set by the first good hello; until then a peer that needs one may only stop and read status."""
-    _recent_ids: dict[str | int, None] = attrs.field(factory=dict, init=False, repr=False)
+    _recent_ids: dict[str | int | bytes, None] = attrs.field(factory=dict, init=False, repr=False)
 
     def has_rights_of(self, other: Peer) -> bool:
         """Whether this is the same principal and may do the same things."""
@@ -79,12 +83,22 @@ class Peer:
         """Note the id of a request; False where this connection has used it before [PROTO-004]."""
         if not self.remembers_ids:
             return True
-        if request_id in self._recent_ids:
+        mark = _mark(request_id)
+        if mark in self._recent_ids:
             return False
-        self._recent_ids[request_id] = None
+        self._recent_ids[mark] = None
         if len(self._recent_ids) > REMEMBERED_IDS:
             del self._recent_ids[next(iter(self._recent_ids))]
         return True
+
+
+def _mark(request_id: str | int) -> str | int | bytes:
+    """What is kept of an id: itself, or of one as long as a message can be no more than its digest."""
+    if isinstance(request_id, str):
+        is_short = len(request_id) <= _KEPT_CHARACTERS
+    else:
+        is_short = request_id.bit_length() <= _KEPT_BITS
+    return request_id if is_short else hashlib.sha256(repr(request_id).encode()).digest()
 
 
 def stop_only() -> Fault:

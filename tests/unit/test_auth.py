@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -234,6 +235,29 @@ def test_a_peer_knows_the_ids_it_has_used_for_the_last_4096_requests() -> None:
     assert not peer.remember_id("1")
     assert all(peer.remember_id(f"r{number}") for number in range(REMEMBERED_IDS))
     assert peer.remember_id("1")
+
+
+def test_a_peer_knows_a_long_id_again_without_keeping_it() -> None:
+    """[PROTO-004]"""
+    peer = Peer(Principal("p", "human"), "client", "ws", remembers_ids=True)
+    long_ids: list[str | int] = [
+        "x" * 100_000,
+        "x" * 100_000 + "\ud800",
+        10**4000,
+        str(10**4000),
+        -(10**4000),
+    ]
+    tracemalloc.start()
+    try:
+        for long_id in long_ids:
+            assert peer.remember_id(long_id)
+        for number in range(100):
+            assert peer.remember_id(f"{number}" + "y" * 100_000)
+        kept_bytes, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept_bytes < 100_000
+    assert not any(peer.remember_id(long_id) for long_id in long_ids)
 
 
 def test_a_peer_over_http_remembers_no_ids() -> None:

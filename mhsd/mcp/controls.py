@@ -13,7 +13,7 @@ import attrs
 from mhsd.base.ids import is_ulid, ulid_of
 from mhsd.mcp.results import input_invalid
 from mhsd.wire.canonical import MAX_SAFE_INTEGER
-from mhsd.wire.schema import Validator, compile_schema
+from mhsd.wire.schema import SchemaError, Validator, compile_schema
 
 CONTROL_PROPERTIES: Mapping[str, Mapping[str, Any]] = {
     "session_id": {
@@ -84,8 +84,8 @@ def split_arguments(
 ) -> tuple[dict[str, Any], Controls]:
     """The capability's input, which fits `schema`, and the controls, which are stripped from it [TPT-033].
 
-    `meta` is the request's `_meta`. Fault INPUT_INVALID names every control that is wrong and the first thing
-    that is wrong with the input; nothing is to be sent then [TPT-038]. Limits are not looked at: a value
+    `meta` is the request's `_meta`. Fault INPUT_INVALID names every control and every field that is wrong;
+    nothing is to be sent then [TPT-038]. Limits are not looked at: a value
     outside is the endpoint's to refuse, so that the refusal is in the evidence.
     """
     given = {name: arguments[name] for name in CONTROL_PROPERTIES if name in arguments}
@@ -103,10 +103,30 @@ def split_arguments(
     ]
     token = (meta or {}).get("retryToken")
     errors += _token_errors(token, given)
-    errors += schema.errors(rest)
+    errors += input_errors(schema, rest)
     if errors:
         raise input_invalid(errors)
     return rest, Controls(**given, retry_token=token)
+
+
+def input_errors(schema: Validator, value: Mapping[str, Any]) -> list[dict[str, str]]:
+    """What is wrong with the input as a whole, and with each of its fields: the first thing of each."""
+    whole = schema.errors(value)
+    if not whole:
+        return []
+    fields = [error for name in value for error in _field_errors(schema, name, value[name])]
+    named = {error["path"] for error in fields}
+    return [error for error in whole if error["path"] not in named] + fields
+
+
+def _field_errors(schema: Validator, name: str, value: Any) -> list[dict[str, str]]:
+    part = schema.schema.get("properties", {}).get(name)
+    try:
+        errors = compile_schema(part).errors(value) if isinstance(part, Mapping) else []
+    except SchemaError:
+        # It refers to another part of the schema; the input as a whole was checked with that.
+        return []
+    return [{**error, "path": f"/{name}{error['path']}"} for error in errors]
 
 
 def _token_errors(token: Any, given: Mapping[str, Any]) -> list[dict[str, str]]:

@@ -10,6 +10,7 @@ from typing import Any
 import attrs
 
 from mhsd.base.errors import Fault
+from mhsd.mcp.controls import input_errors
 from mhsd.mcp.listing import Listing
 from mhsd.mcp.policy import Policy
 from mhsd.mcp.results import input_invalid
@@ -64,7 +65,7 @@ class FixedTool:
         """
         if self.name == ESTOP:
             return _usable(given)
-        errors = self.input.errors(given)
+        errors = input_errors(self.input, given)
         if errors:
             raise input_invalid(errors)
         # 10.0 is an integer to the schema; no argument of a fixed tool is any other number.

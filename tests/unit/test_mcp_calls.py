@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from mhsd.base.errors import Fault
 from mhsd.base.ids import is_ulid
-from mhsd.mcp.controls import CONTROL_PROPERTIES, Controls, command_id_of
+from mhsd.mcp.controls import CONTROL_PROPERTIES, Controls, command_id_of, split_arguments
 from mhsd.mcp.results import fault_result
+from mhsd.wire.schema import compile_schema
 from tests.unit.mcp_fixtures import NAMED, projection_of
 
 TOOLS = projection_of().tools
@@ -114,6 +115,34 @@ def test_every_defect_of_a_control_is_named_at_once() -> None:
     assert fault.message.startswith("permit_id: ")
     assert "; deadline_ms: " in fault.message
     assert fault.message.endswith("; input: must have the member ticks")
+
+
+def test_every_field_that_is_wrong_is_named_at_once() -> None:
+    """[TPT-038]"""
+    schema = compile_schema(
+        {
+            "type": "object",
+            "properties": {
+                "a": {"type": "integer", "minimum": 1, "x-mhs-unit": "mm"},
+                "b": {"type": "object", "properties": {"c": {"type": "string"}}},
+                "d": {"$ref": "#/definitions/d"},
+                "e": {"type": "boolean"},
+            },
+            "definitions": {"d": {"type": "string"}},
+            "required": ["f"],
+        }
+    )
+    for arguments, reasons in (
+        (
+            {"a": 0, "b": {"c": 1}, "d": "x", "e": True},
+            "input: must have the member f; a: must be at least 1 mm; b/c: must be of type string",
+        ),
+        ({"d": 1, "f": 1}, "d: must be of type string"),
+        ({"a": 0, "f": 1}, "a: must be at least 1 mm"),
+    ):
+        with pytest.raises(Fault) as caught:
+            split_arguments(schema, arguments)
+        assert caught.value.message == reasons
 
 
 def test_a_call_that_names_nothing_gets_a_fresh_command_id() -> None:

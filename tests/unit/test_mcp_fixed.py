@@ -82,6 +82,7 @@ def test_a_whole_number_may_be_written_as_a_fraction(name: str, arguments: dict[
         ("mhs__read", {}, "resource_id"),
         ("mhs__read", {"resource_id": 3}, "resource_id"),
         ("mhs__read", {"resource_id": "belt", "fields": []}, "fields"),
+        ("mhs__read", {"device_id": 3, "fields": []}, "input: .*resource_id; device_id: .*; fields: "),
         ("mhs__operations", {"wait_ms": 60001}, "wait_ms"),
         ("mhs__evidence", {"last_n": 51}, "last_n"),
         ("mhs__evidence", {"last_n": 0}, "last_n"),

@@ -24,3 +24,27 @@ async def background() -> AsyncIterator[trio.Nursery]:
         nursery.cancel_scope.cancel()
     if failure is not None:
         raise failure
+
+
+@asynccontextmanager
+async def outlasting() -> AsyncIterator[trio.Nursery]:
+    """As `background`, with tasks that a cancellation of the block does not end: what the block does on its way out,
+    such as closing a session, can still use them."""
+    scope, begun = trio.CancelScope(shield=True), trio.Event()
+    opened: list[trio.Nursery] = []
+
+    async def keep() -> None:
+        with scope:
+            async with trio.open_nursery() as nursery:
+                opened.append(nursery)
+                begun.set()
+                await trio.sleep_forever()
+
+    async with background() as outer:
+        outer.start_soon(keep)
+        with trio.CancelScope(shield=True):
+            await begun.wait()
+        try:
+            yield opened[0]
+        finally:
+            scope.cancel()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, cast
 
 import trio
 
-from mhsd.aclient.background import background
+from mhsd.aclient.background import outlasting
 from mhsd.aclient.client import AsyncClient
 from mhsd.aclient.events import EventHub
 from mhsd.aclient.http import HttpTransport
@@ -58,7 +58,7 @@ async def open_client(
     if token_file is not None:
         token = read_token(token_file)
     hub = EventHub()
-    async with background() as nursery:
+    async with outlasting() as nursery:
         transport = await _transport(
             url_or_argv, hub, nursery, token=token, tls=tls, peer=peer, attempts=attempts
         )

@@ -72,7 +72,7 @@ class StdioTransport:
         self._child = child
         self._link = Link(_Lines(child), hub, place.url)
         self._log: deque[str] = deque(maxlen=KEPT_LINES)
-        self._living = trio.CancelScope(shield=True)
+        self._living = trio.CancelScope()
         self._log_ended = trio.Event()
         self._is_closed = False
 
@@ -96,8 +96,8 @@ class StdioTransport:
         return transport
 
     async def _run(self) -> None:
-        """Reads the child's output until `aclose` has seen it end, whatever else is cancelled before: a child that
-        cannot write is a child that cannot stop its devices in order."""
+        """Reads the child's output until `aclose` has seen it end, for which the nursery outlasts what is cancelled: a
+        child that cannot write is a child that cannot stop its devices in order."""
         with self._living:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._read_log)

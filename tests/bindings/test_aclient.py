@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 import trio
+from trio.testing import wait_all_tasks_blocked
 
 from mhsd.aclient import AsyncClient, AsyncSession, open_client
 from mhsd.client.documents import Event, Receipt
@@ -346,7 +348,69 @@ async def test_a_session_is_closed_even_when_its_program_is_cancelled(connect: C
         assert refused.value.mhs_code == "MHS.SESSION.CLOSED"
 
 
+class CancelledAt(trio.abc.Instrument):
+    """Cancels the task that makes it when it goes on for the n-th time."""
+
+    def __init__(self, scope: trio.CancelScope, step: int) -> None:
+        self._task = trio.lowlevel.current_task()
+        self._scope = scope
+        self._left = step
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self._left -= task is self._task
+        if self._left == 0:
+            self._scope.cancel()
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+async def test_a_task_may_be_cancelled_at_any_step_and_leaves_nothing(connect: Connect) -> None:
+    """[TPT-057] No task, no descriptor, no running operation; the client works on."""
+
+    async def work(client: AsyncClient) -> None:
+        async with client.session() as session, session.subscribe("state") as states:
+            await session.invoke(STEP, {"ticks": 1}, wait=True)
+            await states.get(0.01)
+            await session.read("world")
+
+    async with connect() as client:
+        await work(client)
+        # A heartbeat or a stream that is being closed may have one beside those that rest.
+        step, cancelled, most_open = 0, True, descriptors() + 3
+        while cancelled:
+            step += 1
+            with trio.CancelScope() as scope:
+                instrument = CancelledAt(scope, step)
+                trio.lowlevel.add_instrument(instrument)
+                try:
+                    await work(client)
+                finally:
+                    trio.lowlevel.remove_instrument(instrument)
+            cancelled = scope.cancel_called
+            with trio.fail_after(PATIENCE_S):
+                while len(client.nursery.child_tasks) > 1 or descriptors() > most_open:
+                    await wait_all_tasks_blocked()
+        assert step > 5
+        async with client.session() as session:
+            assert await session.operations("running") == []
+
+
 # What only some of them have.
+
+
+@pytest.mark.parametrize("way", ["url", "ws_url"])
+async def test_a_program_that_is_cancelled_as_a_whole_stops_what_it_has_begun(daemon: Lab, way: str) -> None:
+    """[SESS-006] What the client has of its own is the last to go, so that the session is closed over it."""
+    async with open_client(daemon.ready["url"]) as direct, direct.session() as observer:
+        with trio.CancelScope() as scope:
+            async with open_client(daemon.ready[way]) as client, client.session() as session:
+                begun = await session.invoke(CONVEY, FAR, deadline_ms=50)
+                scope.cancel()
+                await trio.sleep_forever()
+        final = await observer.operation(str(begun.operation_id))
+        assert (final.status, final["cancellation"]["safe_state_achieved"]) == ("cancelled", True)
 
 
 async def test_a_child_that_cannot_be_started_is_told_at_once(tmp_path: Path) -> None:

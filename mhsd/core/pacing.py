@@ -1,7 +1,10 @@
-"""A maximum rate that loses no last value: the trailing edge of `rate_hz` [EVT-002]."""
+"""How often: a maximum rate that loses no last value, and the highest of the rates that are wanted [EVT-002]."""
 
+from collections import Counter
 from collections.abc import Hashable
-from typing import Any
+from typing import Any, Generic, TypeVar
+
+Key = TypeVar("Key", bound=Hashable)
 
 
 class Pacer:
@@ -39,3 +42,31 @@ class Pacer:
         """The key is over: what waits of it is superseded by its last item, which was not paced."""
         self._free_mono_s.pop(key, None)
         self._waiting.pop(key, None)
+
+
+class Demand(Generic[Key]):
+    """How often each key is wanted. What it costs to ask does not grow with the number of those who want the same."""
+
+    def __init__(self) -> None:
+        self._wanted: dict[Key, Counter[float]] = {}
+
+    def add(self, key: Key, rate_hz: float) -> None:
+        """One more wants it so often."""
+        self._wanted.setdefault(key, Counter())[rate_hz] += 1
+
+    def remove(self, key: Key, rate_hz: float) -> None:
+        """One of those who were added with this rate wants it no more."""
+        rates = self._wanted[key]
+        rates[rate_hz] -= 1
+        if not rates[rate_hz]:
+            del rates[rate_hz]
+        if not rates:
+            del self._wanted[key]
+
+    def __contains__(self, key: Key) -> bool:
+        """Whether anybody wants it."""
+        return key in self._wanted
+
+    def rates(self) -> dict[Key, float]:
+        """The highest rate that each key is wanted at."""
+        return {key: max(rates) for key, rates in self._wanted.items()}

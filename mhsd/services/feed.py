@@ -14,6 +14,7 @@ import attrs
 from mhsd.base.errors import Fault
 from mhsd.core.events import PER_RESOURCE, STREAMS, EventFilter, Selection, covers, event_tail
 from mhsd.core.operations import Operation, storable
+from mhsd.core.pacing import Demand
 from mhsd.driver.manifest import Manifest
 from mhsd.wire.elements import EventKind, LogLevel, Stream
 from mhsd.wire.json_text import encode
@@ -63,6 +64,8 @@ class Feed:
         self._wall = wall
         self._subscribers: dict[Stream, dict[Subscriber, list[Selection]]] = {name: {} for name in STREAMS}
         self._covering: dict[Subscriber, None] = {}
+        self._demand: Demand[tuple[Stream, str]] = Demand()
+        """How often each state and each telemetry is wanted."""
         self._schemas: dict[tuple[str, str], Validator] = {}
         self._shown: dict[str, _Shown] = {}
         self._interlocks: dict[str, str] = {}
@@ -78,14 +81,18 @@ class Feed:
         self._covering[subscriber] = None
         for selection in selections:
             self._subscribers[selection.stream].setdefault(subscriber, []).append(selection)
+            for key, rate_hz in self._wanted_rate(subscriber, selection):
+                self._demand.add(key, rate_hz)
         self.changed()
 
     def leave(self, subscriber: Subscriber) -> None:
         """From now on the subscriber gets nothing more."""
         self._covering.pop(subscriber, None)
         for subscribers in self._subscribers.values():
-            subscribers.pop(subscriber, None)
-        for name in [name for name in self._shown if not self._listeners("state", name)]:
+            for selection in subscribers.pop(subscriber, ()):
+                for key, rate_hz in self._wanted_rate(subscriber, selection):
+                    self._demand.remove(key, rate_hz)
+        for name in [name for name in self._shown if ("state", name) not in self._demand]:
             # Nobody follows from here on what becomes of it.
             del self._shown[name]
         if not self._subscribers["events"]:
@@ -101,22 +108,22 @@ class Feed:
 
         The interlocks stand there as the resource `INTERLOCKS` of the events stream.
         """
-        rates: dict[tuple[Stream, str], float] = {}
+        rates = self._demand.rates()
         interlocks = self._manifest.safety.interlocks.values()
         if interlocks and self._subscribers["events"]:
             watch_hz = max(interlock.watch_hz for interlock in interlocks)
             rates["events", INTERLOCKS] = min(STATE_WATCH_HZ, watch_hz)
-        for stream in PER_RESOURCE:
-            for subscriber, selections in self._subscribers[stream].items():
-                for selection in selections:
-                    # A selection of such a stream names its resource.
-                    assert selection.resource_id is not None
-                    rate_hz = self._native_rate(stream, selection.resource_id)
-                    if subscriber.rate_hz is not None:
-                        rate_hz = min(rate_hz, subscriber.rate_hz)
-                    key = (stream, selection.resource_id)
-                    rates[key] = max(rates.get(key, 0.0), rate_hz)
         return rates
+
+    def _wanted_rate(
+        self, subscriber: Subscriber, selection: Selection
+    ) -> Iterable[tuple[tuple[Stream, str], float]]:
+        """How often what is selected has to be read for this subscriber; nothing of a stream that is not read."""
+        if selection.stream in PER_RESOURCE and selection.resource_id is not None:
+            rate_hz = self._native_rate(selection.stream, selection.resource_id)
+            if subscriber.rate_hz is not None:
+                rate_hz = min(rate_hz, subscriber.rate_hz)
+            yield (selection.stream, selection.resource_id), rate_hz
 
     def _declared(self, stream: str, resource_id: str) -> Mapping[str, Any]:
         return next(
@@ -151,8 +158,7 @@ class Feed:
         resources that a mutation has just changed: they are told of with the new revision, whatever was seen before.
         """
         for name, state in states.items():
-            listeners = self._listeners("state", name)
-            text = self._encoded("state", name, state) if listeners else None
+            text = self._encoded("state", name, state) if ("state", name) in self._demand else None
             if text is None:
                 continue
             known = self._shown.get(name)
@@ -163,12 +169,12 @@ class Feed:
             if known is None or is_news:
                 self._shown[name] = _Shown(text, revision)
             if is_news:
-                self._send_state(name, state, revision, hash_of, listeners)
+                self._send_state(name, state, revision, hash_of)
 
     def begin(self, states: Mapping[str, Mapping[str, Any]], revision: int) -> None:
         """Take these states as those that changes count from, where none is known yet."""
         for name, state in states.items():
-            if name not in self._shown and self._listeners("state", name):
+            if name not in self._shown and ("state", name) in self._demand:
                 text = self._encoded("state", name, state)
                 if text is not None:
                     self._shown[name] = _Shown(text, revision)
@@ -183,7 +189,6 @@ class Feed:
         state: Mapping[str, Any],
         revision: int,
         hash_of: Callable[[str, Mapping[str, Any]], str],
-        listeners: Sequence[Subscriber],
     ) -> None:
         payload = self._payload("state", name, state)
         if payload is None:
@@ -202,14 +207,14 @@ class Feed:
             revision=revision,
             state_hash=state_hash,
         )
-        for subscriber in listeners:
+        for subscriber in self._listeners("state", name):
             subscriber.send(tail, ("state", self.device_id, name))
 
     def sample(self, states: Mapping[str, Mapping[str, Any]], revision: int) -> None:
         """Send one sample of telemetry of each of these resources."""
         for name, state in states.items():
-            listeners = self._listeners("telemetry", name)
-            payload = self._payload("telemetry", name, state) if listeners else None
+            is_wanted = ("telemetry", name) in self._demand
+            payload = self._payload("telemetry", name, state) if is_wanted else None
             if payload is not None:
                 tail = event_tail(
                     "telemetry",
@@ -219,7 +224,7 @@ class Feed:
                     resource_id=name,
                     revision=revision,
                 )
-                for subscriber in listeners:
+                for subscriber in self._listeners("telemetry", name):
                     subscriber.send(tail, ("telemetry", self.device_id, name))
 
     def _listeners(self, stream: Stream, resource_id: str) -> list[Subscriber]:

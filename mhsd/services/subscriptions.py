@@ -72,6 +72,8 @@ class Subscriptions:
         self._to_wake: deque[EventStream] = deque()
         self._waking = trio.lowlevel.ParkingLot()
         self._due: list[tuple[float, int, Subscription]] = []
+        self._ended_due = 0
+        """How many of them have ended."""
         self._turns = itertools.count()
         self._sooner = trio.Event()
         self._is_over = False
@@ -187,9 +189,12 @@ class Subscriptions:
         del mine.subscriptions[subscription.subscription_id]
         mine.used_seq = max(mine.used_seq, subscription.log.next_seq - 1)
         if subscription.is_scheduled:
-            # Its turn may be far away, and it would be kept until then with all its events.
-            self._due = [entry for entry in self._due if entry[2] is not subscription]
-            heapq.heapify(self._due)
+            self._ended_due += 1
+            if 2 * self._ended_due > len(self._due):
+                # Their turns may be far away, and they would be kept until then with all their events.
+                self._due = [entry for entry in self._due if not entry[2].ended]
+                heapq.heapify(self._due)
+                self._ended_due = 0
         for feed in self._feeds(subscription.session):
             feed.leave(subscription)
 
@@ -315,4 +320,6 @@ class Subscriptions:
             self._sooner = trio.Event()
             now_mono_s = trio.current_time()
             while self._due and self._due[0][0] <= now_mono_s:
-                heapq.heappop(self._due)[2].send_due(now_mono_s)
+                subscription = heapq.heappop(self._due)[2]
+                self._ended_due -= subscription.ended
+                subscription.send_due(now_mono_s)

@@ -5,7 +5,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mhsd.core.pacing import Pacer
+from mhsd.core.pacing import Demand, Pacer
 
 OFFERS = st.lists(st.tuples(st.sampled_from("ab"), st.floats(0, 3, allow_nan=False)), min_size=1, max_size=40)
 RATES = st.sampled_from([0.5, 1.0, 3.0, 10.0])
@@ -64,3 +64,20 @@ def test_a_key_that_is_over_leaves_nothing_behind() -> None:
     pacer.forget("a")
     assert pacer.next_mono_s() is None
     assert pacer.due(10.0) == []
+
+
+@given(wanted=st.lists(st.tuples(st.sampled_from("ab"), RATES)), left=st.integers(0, 40))
+def test_the_demand_is_the_highest_rate_of_those_who_are_left(
+    wanted: list[tuple[str, float]], left: int
+) -> None:
+    """[EVT-002]"""
+    demand: Demand[str] = Demand()
+    for key, rate_hz in wanted:
+        demand.add(key, rate_hz)
+    for key, rate_hz in wanted[left:]:
+        demand.remove(key, rate_hz)
+    rates: dict[str, list[float]] = {}
+    for key, rate_hz in wanted[:left]:
+        rates.setdefault(key, []).append(rate_hz)
+    assert demand.rates() == {key: max(of_key) for key, of_key in rates.items()}
+    assert [key in demand for key in "ab"] == [key in rates for key in "ab"]

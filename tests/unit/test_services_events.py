@@ -1,7 +1,7 @@
 """Events from their sources to a consumer, inside the endpoint: what black-box tests can only wait for."""
 
 import gc
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import trio
 import trio.testing
 
 from mhsd.config import Limits
+from mhsd.core.events import EventFilter, Selection
 from mhsd.driver import DriverFailed, Reading
 from mhsd.driver.loader import load_target
 from mhsd.services.subscriptions import Subscription
@@ -220,6 +221,36 @@ async def test_each_resource_is_paced_by_itself(autojump_clock: trio.testing.Moc
             own = [event for event in events if event["resource_id"] == name]
             assert 3 <= len(own) <= 5
         assert [e["payload"]["tick"] for e in events if e["resource_id"] == "world"][-1] == 29
+
+
+async def test_what_a_look_costs_does_not_grow_with_the_number_of_subscribers() -> None:
+    """[EVT-002, EVT-006]"""
+    asked = 0
+
+    class Counting:
+        principal_id = "human:ann"
+        wanted = EventFilter()
+
+        @property
+        def rate_hz(self) -> float:
+            nonlocal asked
+            asked += 1
+            return 2.0
+
+        def send(self, tail: bytes, key: Hashable = None, *, last: bool = False) -> None:
+            pass
+
+    async with served() as endpoint:
+        feed = host_of(endpoint).feed
+        crowd = [Counting() for _ in range(100)]
+        for each in crowd:
+            feed.join(each, [Selection("telemetry", CONVEYOR, "belt"), Selection("state", CONVEYOR, "belt")])
+        asked = 0
+        assert feed.rates() == {("telemetry", "belt"): 2.0, ("state", "belt"): 2.0}
+        assert asked == 0
+        for each in crowd:
+            feed.leave(each)
+        assert feed.rates() == {}
 
 
 async def test_a_device_is_read_no_more_often_than_anybody_wants_it(

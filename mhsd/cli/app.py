@@ -13,6 +13,7 @@ from mhsd.cli.application import VersionOption, application, help_text, run
 from mhsd.cli.boundary import Interrupted, UsageProblem, guarded
 from mhsd.cli.cmd_serve import serve_command, with_bare_arm
 from mhsd.cli.table import COMMANDS, Command
+from mhsd.client.endpoint import BadEndpoint
 
 _GROUPS = {
     "session": "open, list, close or keep a session that outlives a command",
@@ -33,7 +34,17 @@ def main(program: str, argv: list[str]) -> int:
     if argv[:1] == ["serve"]:
         argv = with_bare_arm(argv)
     words = _with_bare_group(argv)
-    return guarded(program, argv, lambda: run(_operators(), program, words))
+    return guarded(program, argv, lambda: _run(program, words))
+
+
+def _run(program: str, words: list[str]) -> int:
+    try:
+        return run(_operators(), program, words)
+    except (UsageProblem, BadEndpoint) as problem:
+        command = problem.command if isinstance(problem, UsageProblem) else None
+        if command is None and words[0] in _GROUPS:
+            command = " ".join([program, *words[:2]])
+        raise UsageProblem(str(problem), command) from None
 
 
 def _with_bare_group(argv: list[str]) -> list[str]:

@@ -88,6 +88,9 @@ def _stopped(client: Client, reason: str, device_id: str | None) -> dict[str, An
     except (TransportError, OutcomeUnknown) as problem:
         problem.remediation = problem.data["remediation"] = _OWN_STOP
         raise
+    except MHSError as problem:
+        problem.remediation = problem.data["remediation"] = f"{_OWN_STOP} {problem.remediation}".rstrip()
+        raise
 
 
 def _stops(client: Client, reason: str, reference: str | None) -> tuple[list[Mapping[str, Any]], list[int]]:

@@ -491,11 +491,24 @@ def test_a_stop_of_one_device_by_its_name_looks_it_up(shell: Shell) -> None:
     assert tiny.requests[-1].params["device_id"] == ONE
 
 
-def test_a_stop_whose_answer_is_lost_tells_to_use_the_instruments_own(shell: Shell) -> None:
-    tiny = shell.endpoint(safety_estop=lambda _: None)
+@pytest.mark.parametrize(
+    ("answer", "code", "more"),
+    [
+        (None, 3, ""),
+        (refusal(None, "MHS.AUTH.UNAUTHENTICATED", 401), 4, "Do something else."),
+        (refusal(None, "MHS.DEVICE.UNKNOWN"), 1, "Do something else."),
+    ],
+)
+def test_a_stop_that_was_not_carried_out_tells_to_use_the_instruments_own(
+    shell: Shell, answer: bytes | None, code: int, more: str
+) -> None:
+    tiny = shell.serve(lambda _: answer)
     done = shell("estop", "--json")
-    assert done.code == 3
-    assert "own emergency stop" in done.json["error"]["remediation"]
+    problem = done.json["error"]
+    assert done.code == code
+    assert "own emergency stop" in problem["remediation"]
+    assert problem["remediation"] == problem["data"]["remediation"]
+    assert problem["remediation"].endswith(more)
     assert tiny.methods() == ["mhs.safety.estop"]
 
 
@@ -525,6 +538,23 @@ def test_the_old_spelling_of_status_still_works(shell: Shell) -> None:
     assert done.code == 0
     assert "ENGAGED" in done.out
     assert "old spelling" in done.err
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (("token", "list", "--file", "/nonexistent"), "token list"),
+        (("session", "open", "-e", "ftp://bench"), "session open"),
+        (("session", "frobnicate"), "session"),
+        (("registry", "--file", "/nonexistent"), "registry list"),
+        (("read", "belt", "-e", "ftp://bench"), "read"),
+    ],
+)
+def test_a_wrong_command_line_is_told_where_the_help_of_its_command_is(
+    shell: Shell, words: tuple[str, ...], hint: str
+) -> None:
+    done = shell(*words)
+    assert (done.code, done.err.splitlines()[-1]) == (2, f"See `mhsctl {hint} --help`.")
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,15 @@ class Caller:
         )
 
 
+def is_still_allowed(peer: Peer) -> bool:
+    """Whether the credential that this peer has shown is worth now what it was worth then [TPT-059]."""
+    assert peer.recheck is not None
+    try:
+        return peer.recheck().has_rights_of(peer)
+    except checks.Refused:
+        return False
+
+
 UNKNOWN = Caller()
 """Somebody on TCP without a certificate."""
 

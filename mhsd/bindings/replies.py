@@ -17,7 +17,7 @@ NEVER_STORE = ("Cache-Control", "no-store")
 REVALIDATE = ("Cache-Control", "no-cache")
 UNBUFFERED = (("Cache-Control", "no-store, no-transform"), ("X-Accel-Buffering", "no"))
 """For a stream: nobody on the way keeps, packs or gathers what it carries [TPT-019]."""
-_BUSY_RETRY_S = 1
+_BUSY_RETRY_MS = 1000
 
 
 @attrs.frozen
@@ -36,8 +36,19 @@ def reply_of(exchange: Exchange) -> Reply:
         return Reply(204)
     if exchange.retry_after_ms is None:
         return Reply(exchange.status, exchange.body, headers)
-    retry_after_s = max(1, math.ceil(exchange.retry_after_ms / 1000))
-    return Reply(429, exchange.body, (*headers, ("Retry-After", str(retry_after_s))))
+    return Reply(429, exchange.body, (*headers, retry_after(exchange.retry_after_ms)))
+
+
+def refusal(refused: Refused, exchange: Exchange) -> Reply:
+    """The answer to a request that is refused; where its fault says when to ask again, so does a header [TPT-020]."""
+    retry_after_ms = (refused.fault.details or {}).get("retry_after_ms")
+    when = () if retry_after_ms is None else (retry_after(retry_after_ms),)
+    return Reply(refused.status, exchange.body or b"", (JSON, NEVER_STORE, *refused.headers, *when))
+
+
+def retry_after(retry_after_ms: int) -> tuple[str, str]:
+    """The header that says when to ask again, in whole seconds."""
+    return "Retry-After", str(max(1, math.ceil(retry_after_ms / 1000)))
 
 
 def busy() -> Refused:
@@ -45,9 +56,9 @@ def busy() -> Refused:
     fault = Fault(
         "MHS.LIMIT.CONNECTION_LIMIT",
         "The endpoint has as many connections as it serves; only an e-stop is still accepted.",
-        details={"retry_after_ms": _BUSY_RETRY_S * 1000},
+        details={"retry_after_ms": _BUSY_RETRY_MS},
     )
-    return Refused(503, fault, ("Retry-After", str(_BUSY_RETRY_S)))
+    return Refused(503, fault)
 
 
 @lru_cache(maxsize=1)

@@ -22,7 +22,7 @@ from mhsd.bindings.callers import UNKNOWN, Caller
 from mhsd.bindings.checks import Refused
 from mhsd.bindings.limits import Lane
 from mhsd.bindings.lingering import linger
-from mhsd.bindings.replies import JSON, NEVER_STORE, Reply, busy, date, reply_of
+from mhsd.bindings.replies import Reply, busy, date, refusal, reply_of
 from mhsd.bindings.site import Site, Upgrade, Visit
 from mhsd.bindings.writing import write_now
 from mhsd.protocol.dispatch import Exchange
@@ -363,8 +363,7 @@ class Connection:
         exchange = self.site.door.refuse(refused.fault, refused.status)
         # Not the message, which may repeat what the client has sent.
         log.debug("refused: %d %s", refused.status, refused.fault.mhs_code)
-        reply = Reply(refused.status, exchange.body or b"", (JSON, NEVER_STORE, *refused.headers))
-        await self._send(reply, close=True)
+        await self._send(refusal(refused, exchange), close=True)
         await linger(self._stream)
 
 

@@ -17,6 +17,7 @@ import trio
 
 from mhsd.base.errors import Fault
 from mhsd.bindings import checks
+from mhsd.bindings.callers import is_still_allowed
 from mhsd.bindings.checks import Headers, Refused
 from mhsd.bindings.replies import UNBUFFERED
 from mhsd.bindings.rpc import Connection
@@ -119,16 +120,8 @@ async def serve_events(visit: Visit) -> None:
                 )
             )
         except Fault as fault:
-            raise _refused(fault) from None
+            raise Refused(_STATUS.get(fault.mhs_code.split(".")[1], 500), fault) from None
         await Stream(visit, events).run()
-
-
-def _refused(fault: Fault) -> Refused:
-    status = _STATUS.get(fault.mhs_code.split(".")[1], 500)
-    retry_after_ms = (fault.details or {}).get("retry_after_ms")
-    if retry_after_ms is None:
-        return Refused(status, fault)
-    return Refused(status, fault, ("Retry-After", str(-(-retry_after_ms // 1000))))
 
 
 class Stream:
@@ -172,8 +165,4 @@ class Stream:
         if now_mono_s < self._check_at_mono_s:
             return True
         self._check_at_mono_s = now_mono_s + KEEPALIVE_S
-        assert self._peer.recheck is not None
-        try:
-            return self._peer.recheck().has_rights_of(self._peer)
-        except Refused:
-            return False
+        return is_still_allowed(self._peer)

@@ -15,8 +15,8 @@ from urllib.parse import parse_qsl
 import attrs
 import trio
 
-from mhsd.bindings.checks import Refused
-from mhsd.protocol.peer import Peer, Recheck
+from mhsd.bindings.callers import is_still_allowed
+from mhsd.protocol.peer import Peer
 
 TICKET = "ticket"
 EXPIRES_IN_S = 30
@@ -29,7 +29,6 @@ _BYTES = 32
 @attrs.frozen
 class _Ticket:
     peer: Peer
-    recheck: Recheck
     expires_mono_s: float
 
 
@@ -41,27 +40,24 @@ class Tickets:
         """By digest, the oldest first."""
         self._outstanding: Counter[str] = Counter()
 
-    def issue(self, peer: Peer, recheck: Recheck) -> str | None:
-        """A ticket for who `recheck` says is asking; None where the principal has as many as it may have."""
+    def issue(self, peer: Peer) -> str | None:
+        """A ticket for this peer, which can be asked again; None where the principal has as many as it may have."""
         self._sweep()
         if self._outstanding[peer.principal.id] >= MOST_TICKETS:
             return None
         ticket = secrets.token_urlsafe(_BYTES)
-        self._tickets[_digest(ticket)] = _Ticket(peer, recheck, trio.current_time() + EXPIRES_IN_S)
+        self._tickets[_digest(ticket)] = _Ticket(peer, trio.current_time() + EXPIRES_IN_S)
         self._outstanding[peer.principal.id] += 1
         return ticket
 
-    def redeem(self, ticket: str) -> Recheck | None:
-        """What says who the ticket speaks for, once; None for a ticket that is not worth anything by now."""
+    def redeem(self, ticket: str) -> Peer | None:
+        """Who the ticket speaks for, once; None for a ticket that is not worth anything by now."""
         self._sweep()
         digest = _digest(ticket)
         if digest not in self._tickets:
             return None
-        found = self._forget(digest)
-        try:
-            return found.recheck if found.recheck().has_rights_of(found.peer) else None
-        except Refused:
-            return None
+        peer = self._forget(digest).peer
+        return peer if is_still_allowed(peer) else None
 
     def _sweep(self) -> None:
         now_mono_s = trio.current_time()

@@ -7,7 +7,6 @@ answered as on stdio, by `conversation`; the session and its operations outlive 
 from __future__ import annotations
 
 import logging
-import math
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -19,7 +18,7 @@ from wsproto.utilities import LocalProtocolError
 
 from mhsd.base.errors import Fault
 from mhsd.bindings import checks, limits
-from mhsd.bindings.callers import Caller
+from mhsd.bindings.callers import Caller, is_still_allowed
 from mhsd.bindings.checks import Refused
 from mhsd.bindings.conversation import Bounds, Conversation
 from mhsd.bindings.lingering import linger
@@ -69,13 +68,9 @@ class WebSockets:
     def authenticate(self, caller: Caller, request: h11.Request, site: Site) -> Peer:
         """As on HTTP, or by a ticket in the query, which then is all that counts [TPT-023]."""
         ticket = shown_in(request.target)
-        if ticket is None:
-            peer = lasting(caller, request, site)
-        else:
-            recheck = self._tickets.redeem(ticket)
-            if recheck is None:
-                raise checks.unauthenticated()
-            peer = attrs.evolve(recheck(), recheck=recheck)
+        peer = lasting(caller, request, site) if ticket is None else self._tickets.redeem(ticket)
+        if peer is None:
+            raise checks.unauthenticated()
         return attrs.evolve(peer, binding="ws", needs_hello=True, remembers_ids=True)
 
     async def issue(self, visit: Visit) -> Reply:
@@ -84,17 +79,15 @@ class WebSockets:
         try:
             visit.connection.site.door.charge(visit.peer)
         except Fault as too_fast:
-            retry_after_s = math.ceil((too_fast.details or {})["retry_after_ms"] / 1000)
-            raise Refused(429, too_fast, ("Retry-After", str(retry_after_s))) from None
-        assert visit.peer.recheck is not None
-        ticket = self._tickets.issue(visit.peer, visit.peer.recheck)
+            raise Refused(429, too_fast) from None
+        ticket = self._tickets.issue(visit.peer)
         if ticket is None:
             fault = Fault(
                 "MHS.LIMIT.CONNECTION_LIMIT",
                 f"one principal may have {MOST_TICKETS} tickets at a time that are not used",
                 details={"retry_after_ms": EXPIRES_IN_S * 1000},
             )
-            raise Refused(429, fault, ("Retry-After", str(EXPIRES_IN_S)))
+            raise Refused(429, fault)
         return Reply(200, encode({"ticket": ticket, "expires_in_s": EXPIRES_IN_S}), (JSON, NEVER_STORE))
 
     async def serve(self, visit: Visit) -> None:
@@ -201,14 +194,10 @@ class WebSocket:
 
     def _is_still_allowed(self) -> bool:
         """Whether the credential is still worth what it was when the connection was opened; else this ends it."""
-        assert self._peer.recheck is not None
-        try:
-            is_same = self._peer.recheck().has_rights_of(self._peer)
-        except Refused:
-            is_same = False
-        if not is_same:
+        if self._can_be_revoked and not is_still_allowed(self._peer):
             self.end(POLICY, "The credential of this connection is not valid any more.")
-        return is_same
+            return False
+        return True
 
     async def _keep_alive(self) -> None:
         while True:
@@ -267,7 +256,7 @@ class WebSocket:
         self._size = self._fragments = 0
 
     def _take_in(self, message: bytes) -> None:
-        if not self._can_be_revoked or self._is_still_allowed():
+        if self._is_still_allowed():
             self._talk.take_in(message, is_alone=len(self._wire.slice) == masked_size(len(message)))
 
     async def _serve_unreadable_stop(self) -> None:
@@ -278,7 +267,7 @@ class WebSocket:
         [CORE-076]."""
         if message is None or not mentions_stop(message) or self._over.is_set():
             return
-        if not self._can_be_revoked or self._is_still_allowed():
+        if self._is_still_allowed():
             entered = self._door.begin(message, self._peer)
             self._talk.answer_to(entered if isinstance(entered, Exchange) else await entered)
 
@@ -290,7 +279,7 @@ class WebSocket:
     async def _pass_over(self, data: bytes, *, is_last: bool) -> None:
         """Keep nothing of a message that is too long, but have it searched for stops as it comes."""
         if self._excess is None:
-            if self._can_be_revoked and not self._is_still_allowed():
+            if not self._is_still_allowed():
                 return
             self._excess, pieces = trio.open_memory_channel[bytes](0)
             self._nursery.start_soon(self._refuse_long, pieces)

@@ -266,11 +266,11 @@ class Connection:
             self._next_event()  # The end of the request, without which h11 starts no next one.
         return reply
 
-    def upgrade(self, visit: Visit) -> Upgrade:
+    def upgrade(self, peer: Peer) -> Upgrade:
         """Hand the connection over to another protocol; nothing is read or written here from then on."""
         self.is_answering = True
         ahead = self._http.trailing_data[0]
-        return Upgrade(self._stream, ahead, visit.request, visit.peer, self.site, self.leaving)
+        return Upgrade(self._stream, ahead, peer, self.site, self.leaving)
 
     async def call(self, body: bytes, peer: Peer) -> Reply | None:
         """The answer of the door; stops pass the gate [CORE-183]."""

@@ -123,7 +123,6 @@ class Upgrade:
     stream: trio.abc.Stream
     ahead: bytes
     """What has been read already of that which followed the head of the request."""
-    request: h11.Request
     peer: Peer
     site: Site
     leaving: trio.Event

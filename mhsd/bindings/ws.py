@@ -93,7 +93,7 @@ class WebSockets:
     async def serve(self, visit: Visit) -> None:
         """Turn the connection into a WebSocket and serve it to its end."""
         first = opening(visit.request)
-        await WebSocket(visit.connection.upgrade(visit), first).run()
+        await WebSocket(visit.connection.upgrade(visit.peer), first).run()
 
 
 def websocket_routes() -> dict[str, Route]:

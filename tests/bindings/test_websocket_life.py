@@ -53,7 +53,7 @@ class Life:
         peer = WebSockets(Tickets()).authenticate(UNKNOWN, request, site)
         self.leaving = trio.Event()
         self.ended = trio.Event()
-        upgrade = Upgrade(ours, b"", request, peer, site, self.leaving)
+        upgrade = Upgrade(ours, b"", peer, site, self.leaving)
         self.socket = WebSocket(upgrade, checked(request))
 
     def write_tokens(self, role: str = "client", *others: str) -> None:

@@ -15,7 +15,7 @@ from mhsd.mcp.descriptions import reference_of
 from mhsd.mcp.fixed import FIXED, fixed_tools
 from mhsd.mcp.naming import tool_name
 from mhsd.mcp.policy import Policy
-from mhsd.mcp.tools import ProjectionError, Tool, tool_of
+from mhsd.mcp.tools import ProjectionError, Tool, only_reads, tool_of
 from mhsd.wire.schema import compile_schema
 
 MAX_DEADLINE_MS = 600_000
@@ -227,7 +227,7 @@ _NOT_ON_THE_LIST = Withheld("MHS.AUTH.FORBIDDEN", "capabilities")
 def _withheld_by(policy: Policy, manifest: Mapping[str, Any], binding: Mapping[str, Any]) -> Withheld | None:
     if not policy.allows_mode(str(manifest.get("mode"))):
         return _HARDWARE
-    if policy.read_only and (binding.get("effects") or binding.get("simulation_control")):
+    if policy.read_only and not only_reads(binding):
         return _READ_ONLY
     if not policy.allows_capability(binding["capability_id"]):
         return _NOT_ON_THE_LIST

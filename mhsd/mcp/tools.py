@@ -42,8 +42,6 @@ class Tool:
     mode: str
     input: Validator
     """Of the binding's own input, without the controls."""
-    actuating: bool
-    simulation_control: bool
     long_running: bool
     max_duration_ms: int | None
     default_deadline_ms: int
@@ -51,11 +49,6 @@ class Tool:
     @property
     def name(self) -> str:
         return self.listing.name
-
-    @property
-    def only_reads(self) -> bool:
-        """Whether a read-only projection offers it [TPT-046]; what steers a simulation is no reading."""
-        return not self.actuating and not self.simulation_control
 
     def shown(self, revision: str) -> dict[str, Any]:
         """The entry of `tools/list`."""
@@ -90,16 +83,14 @@ def tool_of(
     validator = _validator(schema, where)
     constraints = binding.get("constraints") or {}
     max_duration_ms = constraints.get("max_duration_ms")
-    effects = binding.get("effects") or []
     long_running = binding.get("long_running", False)
-    simulation_control = binding.get("simulation_control", False)
     listing = Listing(
         name=name,
         title=title_of(manifest, binding, capability),
         description=description_of(manifest, binding, capability),
         input_schema=projected_schema(validator.schema),
-        read_only=not effects and not simulation_control,
-        destructive=any(not effect.get("reversible") for effect in effects),
+        read_only=only_reads(binding),
+        destructive=any(not effect.get("reversible") for effect in binding.get("effects") or []),
         x_mhs=_x_mhs(manifest, binding, capability),
     )
     return Tool(
@@ -109,12 +100,15 @@ def tool_of(
         resource=binding["resource"],
         mode=manifest["mode"],
         input=validator,
-        actuating=bool(effects),
-        simulation_control=simulation_control,
         long_running=long_running,
         max_duration_ms=max_duration_ms,
         default_deadline_ms=default_deadline_ms(long_running, max_duration_ms, max_deadline_ms),
     )
+
+
+def only_reads(binding: Mapping[str, Any]) -> bool:
+    """Whether a read-only projection offers it [TPT-046]; what steers a simulation is no reading."""
+    return not binding.get("effects") and not binding.get("simulation_control")
 
 
 def default_deadline_ms(long_running: bool, max_duration_ms: int | None, max_deadline_ms: int) -> int:

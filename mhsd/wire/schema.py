@@ -226,17 +226,23 @@ def _say_const(definition: dict[str, Any], _: Any) -> str:
 
 def _say_missing(definition: dict[str, Any], value: Any) -> str:
     missing = [name for name in definition["required"] if name not in value]
-    return "must have the member" + ("s " if len(missing) > 1 else " ") + ", ".join(missing)
+    words = "must have the member" + ("s " if len(missing) > 1 else " ") + ", ".join(missing)
+    # What is missing was often sent under another name.
+    unknown = _unknown(definition, value) if definition.get("additionalProperties") is False else None
+    return words if unknown is None else f"{words}, and not {excerpt(unknown)!r}"
 
 
 def _say_unknown(definition: dict[str, Any], value: Any) -> str:
+    allowed = ", ".join(definition.get("properties", {})) or "none"
+    return f"must not have the member {excerpt(_unknown(definition, value) or '')!r}; allowed are: {allowed}"
+
+
+def _unknown(definition: dict[str, Any], value: Any) -> str | None:
+    """The first member that the schema does not name."""
     known = definition.get("properties", {})
     patterns = [re.compile(pattern) for pattern in definition.get("patternProperties", {})]
-    unknown = next(
-        name for name in value if name not in known and not any(pattern.search(name) for pattern in patterns)
-    )
-    allowed = ", ".join(known) or "none"
-    return f"must not have the member {excerpt(unknown)!r}; allowed are: {allowed}"
+    named = (name for name in value if name not in known)
+    return next((name for name in named if not any(pattern.search(name) for pattern in patterns)), None)
 
 
 _WORDINGS: Mapping[str, Wording] = {

@@ -52,6 +52,7 @@ def test_a_value_that_fits_has_no_errors_and_is_left_alone(value: dict[str, Any]
         ({"speed_mm_s": "5"}, "/speed_mm_s", "type", "must be of type number"),
         ({"speed_mm_s": 1, "ticks": 1.5}, "/ticks", "type", "must be of type integer"),
         ({}, "", "required", "must have the member speed_mm_s"),
+        ({"speed_m_s": 1}, "", "required", "must have the member speed_mm_s, and not 'speed_m_s'"),
         (
             {"speed_mm_s": 1, "sped": 2},
             "",

@@ -17,6 +17,7 @@ Headers = Sequence[tuple[bytes, bytes]]
 
 LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^\s\[\]:/?#@]+)(?::[0-9]{0,5})?", re.IGNORECASE)
+_OWN_PORT = {"http": ":80", "https": ":443"}
 _BEARER = re.compile(rb"bearer +([\x21-\x7e]+)", re.IGNORECASE)
 _ABSOLUTE = re.compile(r"https?://([^/?#]*)(/[^?#]*)?", re.IGNORECASE)
 
@@ -72,9 +73,7 @@ class Names:
         scheme, usual = ("https", 443) if tls else ("http", 80)
         suffix = "" if port == usual else f":{port}"
         own = {f"{scheme}://{host}{suffix}" for host in LOOPBACK_HOSTS}
-        return cls(
-            frozenset(hosts), frozenset(own | {origin.lower().rstrip("/") for origin in allowed_origins})
-        )
+        return cls(frozenset(hosts), frozenset(own | {_as_sent(origin) for origin in allowed_origins}))
 
     def check_host(self, headers: Headers) -> None:
         """Refuse a Host header that is missing, doubled or names another host; the port does not matter."""
@@ -107,6 +106,12 @@ class Names:
         if host_of(absolute[1]) not in self.hosts:
             raise host_refused()
         return absolute[2] or "/"
+
+
+def _as_sent(origin: str) -> str:
+    """An origin as a browser writes it: in lower case, and without the port that its scheme has by itself."""
+    text = origin.lower().rstrip("/")
+    return text.removesuffix(_OWN_PORT.get(text.partition(":")[0], ""))
 
 
 def host_refused() -> Refused:

@@ -23,6 +23,8 @@ __all__ = ["DEFAULT_TARGET", "OPTIONS", "Config", "DeviceEntry", "DeviceOption",
 
 DEFAULT_TARGET = "conveyor-workcell"
 _METADATA = "mhsd.option"
+_HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^\s\[\]:/?#@*]+)(:[0-9]{1,5})?|[0-9a-f:.]+", re.IGNORECASE)
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^\s/?#@*]+/?", re.IGNORECASE)
 _ENDPOINT_ID = re.compile(r"mhs://[^\s/?#]+(/[^\s/?#]+)*")
 
 
@@ -266,6 +268,13 @@ class Config:
             refuse("--client-ca needs --token-file with [[client_cert]] entries that name the principals")
         if self.public_url is not None and not re.fullmatch(r"https?://[^\s/?#@]+/?", self.public_url):
             refuse(f"--public-url {self.public_url!r} is not of the form https://host[:port]")
+        for host in self.allowed_host:
+            if not _HOST.fullmatch(host):
+                refuse(f"--allowed-host {host!r} is neither a host's name nor an address")
+        for origin in self.allowed_origin:
+            # "null" is what every page without an origin calls itself, so nobody can be meant by it [TPT-010].
+            if not _ORIGIN.fullmatch(origin):
+                refuse(f"--allowed-origin {origin!r} is not of the form https://host[:port]")
 
 
 def _table() -> tuple[Option, ...]:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import trio
 
+from mhsd.bindings.checks import Names, Refused
 from mhsd.protocol.auth import TokenFiles
 from tests.bindings.conftest import Serve, Served
 from tests.bindings.fakes import STOP, Answer, Client, call
@@ -83,6 +84,24 @@ async def test_the_endpoints_own_loopback_origin_passes(served: Served, client: 
 
 async def test_an_allowed_origin_passes(client: Client) -> None:
     assert (await client.post(BODY, "Origin: https://pages.example")).status == 200
+
+
+@pytest.mark.parametrize(
+    ("allowed", "sent"),
+    [
+        ("HTTPS://Pages.Example:443/", "https://pages.example"),
+        ("http://pages.example:80", "http://pages.example"),
+        ("http://pages.example:8080", "http://pages.example:8080"),
+        ("https://pages.example:80", "https://pages.example:80"),
+        ("vscode-webview://a-page", "vscode-webview://a-page"),
+    ],
+)
+def test_an_origin_is_allowed_as_a_browser_writes_it(allowed: str, sent: str) -> None:
+    """[TPT-010]"""
+    names = Names.of([], [], [allowed], port=7400, tls=False)
+    names.check_origin([(b"origin", sent.encode())])
+    with pytest.raises(Refused):
+        names.check_origin([(b"origin", sent.encode() + b"x")])
 
 
 @pytest.mark.parametrize(

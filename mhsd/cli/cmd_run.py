@@ -56,7 +56,7 @@ def run(
     if os.getpid() != process:
         return end.code  # A child that the code file forked: the ledger is its parent's.
     try:
-        document = kept.finish(end.outcome, end.code, rfc3339(time.time()))
+        document = _finished(kept, end)
     except OSError as problem:
         lost = error(
             "MHS.INTERNAL.ERROR",
@@ -85,6 +85,15 @@ def _source(script: Path) -> bytes:
         return script.read_bytes()
     except OSError as problem:
         raise UsageProblem(f"{script} cannot be read: {problem.strerror}") from None
+
+
+def _finished(kept: ledger.Ledger, end: "_End") -> dict[str, Any]:
+    ended_at = rfc3339(time.time())
+    try:
+        return kept.finish(end.outcome, end.code, ended_at)
+    except KeyboardInterrupt:
+        # The code file had ended before: its ledger says so, and how.
+        return kept.finish(end.outcome, end.code, ended_at)
 
 
 def _ledger(path: Path, script: Path, source: bytes) -> ledger.Ledger:

@@ -15,7 +15,7 @@ from mhsd.client.backoff import ATTEMPTS, Backoff
 from mhsd.client.endpoint import HttpEndpoint
 from mhsd.client.errors import from_answer
 from mhsd.client.http import CONNECT_TIMEOUT_S, IDLE_S, Tls
-from mhsd.client.http_answers import answer_of
+from mhsd.client.http_answers import answer_of, check_stream
 from mhsd.client.transport import MAX_ANSWER_BYTES, Answer, Lost, NotSent, Over
 
 BROKEN = (*GONE, h11.ProtocolError)
@@ -207,6 +207,7 @@ class HttpTransport:
                 connection = await self.connection(fresh=True)
                 head = await connection.request(request)
                 if head.status_code == 200:
+                    check_stream(self.url, headers_of(head).get)
                     stream, connection = EventStream(connection, self.url), None
                     return stream
                 content = await self.content(connection)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from mhsd.client.endpoint import HttpEndpoint
 from mhsd.client.errors import from_answer
-from mhsd.client.http_answers import answer_of
+from mhsd.client.http_answers import answer_of, check_stream
 from mhsd.client.sse_source import SseSource
 from mhsd.client.transport import MAX_ANSWER_BYTES, Answer, Lost, NotSent, Over, Sink, Source
 
@@ -320,8 +320,12 @@ class HttpTransport:
         try:
             response = connection.get(self._endpoint.events_path(session_id), headers)
             if response.status == 200:
+                check_stream(self.url, response.headers.get)
                 return EventStream(connection, response)
             content = response.read(MAX_ANSWER_BYTES)
+        except Lost:
+            connection.close()
+            raise
         except (OSError, http.client.HTTPException) as problem:
             connection.close()
             raise Lost(f"the connection to {self.url} broke: {_text(problem)}") from None

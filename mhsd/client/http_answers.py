@@ -57,6 +57,14 @@ def refusal(url: str, status: int, header: Header) -> dict[str, Any]:
     }
 
 
+def check_stream(url: str, header: Header) -> None:
+    """Lost where a response is no stream of events as it was asked for: nothing in it would ever be an event."""
+    kind = (header("content-type") or "no type").partition(";")[0].strip()
+    encoding = header("content-encoding") or "identity"
+    if kind.lower() != "text/event-stream" or encoding.lower() != "identity":
+        raise Lost(f"{url} answered with no stream of events ({kind}, {encoding})")
+
+
 def seconds(text: str | None) -> float | None:
     """What `Retry-After` asks for; a date in it is not used."""
     return float(text) if text is not None and text.isascii() and text.isdecimal() else None

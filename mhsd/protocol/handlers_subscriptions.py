@@ -25,6 +25,8 @@ def subscribe(context: Context, params: SubscribeParams) -> Awaitable[dict[str, 
 async def _granted(context: Context, subscription: Subscription, params: SubscribeParams) -> dict[str, Any]:
     """The grant, once the states are known that the first change is a change of, or cannot be read in time."""
     await context.endpoint.subscriptions.begin(subscription, min(params.deadline_ms / 1000, BASELINE_S))
+    # The session may have ended meanwhile, and the subscription with it.
+    context.session(params.session_id)
     return subscription.grant()
 
 

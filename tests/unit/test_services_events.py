@@ -799,6 +799,24 @@ async def test_a_subscription_ends_with_its_session_and_its_streams_with_it(
         )
 
 
+async def test_a_session_that_ends_while_its_states_are_read_grants_no_subscription(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """[EVT-003, SESS-004]"""
+    async with served() as endpoint:
+        driver: Any = host_of(endpoint).driver
+        client = await Client(endpoint).open(ttl_s=1)
+
+        async def hangs(resource_ids: Sequence[str]) -> Reading:
+            await trio.sleep_forever()
+            raise AssertionError
+
+        driver.read = hangs
+        await trio.sleep(0.5)
+        refused = await client.subscribe(STATE)
+        assert refused["data"]["mhs_code"] == "MHS.SESSION.EXPIRED"
+
+
 async def test_after_a_close_its_connection_gets_nothing_more() -> None:
     """[SESS-006, EVT-003]"""
     async with served() as endpoint:

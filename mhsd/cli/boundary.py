@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from mhsd.cli import exits
 from mhsd.cli.advice import advice
-from mhsd.cli.terminal import begin, emit, failed_write, has_emitted, note, plain
+from mhsd.cli.terminal import begin, emit, failed_write, has_emitted, note, plain, value
 from mhsd.client.endpoint import BadEndpoint
 from mhsd.client.errors import MHSError, error
 
@@ -119,6 +119,7 @@ def report(program: str, problem: MHSError, *, as_json: bool) -> int:
         http = f" (HTTP {problem.http_status})" if problem.http_status not in (None, 200) else ""
         note(f"{program}: {plain(problem.message)}")
         note(f"  {plain(problem.mhs_code)}{http}")
+        note([f"  {plain(name)}: {value(content)}" for name, content in problem.details.items()])
         if problem.remediation:
             note(f"  {advice(problem.remediation, problem.details)}")
     return exits.of_error(problem.mhs_code)

@@ -4,6 +4,7 @@ Nothing is missed silently: a gap is shown where it is, a broken connection and 
 of them the values are read again [TPT-063, EVT-008].
 """
 
+import math
 import queue
 import sys
 import time
@@ -77,7 +78,7 @@ def watch(
     ] = None,
 ) -> int:
     """A table on a terminal, one line an event elsewhere, one JSON document a line with --json."""
-    if rate_hz is not None and not rate_hz > 0:
+    if rate_hz is not None and not 0 < rate_hz < math.inf:
         raise UsageProblem("--rate is a number of events a second above 0")
     if link.json:
         begin_lines()

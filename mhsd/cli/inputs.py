@@ -1,6 +1,7 @@
 """JSON that a person types: objects from the command line, a file or stdin, read strictly."""
 
 import json
+import math
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,10 @@ def json_object(text: str, option: str) -> dict[str, Any]:
     """The JSON object of `text`, `@FILE` or `@-`; UsageProblem for anything else [TPT-052]."""
     if text.startswith("@"):
         text = _content(text[1:], option)
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # Bytes that are no text, as the shell has handed them over.
+        raise UsageProblem(f"{option} is no UTF-8 text") from None
     return _object(text, option, "as in '{\"ticks\": 10}'")
 
 
@@ -33,7 +38,7 @@ def _object(text: str, where: str, hint: str) -> dict[str, Any]:
 
 def json_value(text: str) -> Any:
     """One JSON value, without duplicate keys, NaN or Infinity; ValueError or RecursionError otherwise."""
-    return json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
+    return json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant, parse_float=_finite)
 
 
 def read_file(path: Path) -> str:
@@ -57,7 +62,12 @@ def output_file(path: Path) -> Path:
 def _content(name: str, option: str) -> str:
     if not name:
         raise UsageProblem(f"{option} @ needs the name of a file, or @- for stdin")
-    return sys.stdin.read() if name == "-" else read_file(Path(name))
+    if name != "-":
+        return read_file(Path(name))
+    try:
+        return sys.stdin.read()
+    except UnicodeDecodeError:
+        raise UsageProblem(f"{option} @-: stdin is no UTF-8 text") from None
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -65,6 +75,13 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(document) != len(pairs):
         raise ValueError("a key stands in it twice")
     return document
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    if math.isinf(number):
+        raise ValueError(f"{digits} is larger than any number that can be sent")
+    return number
 
 
 def _no_constant(name: str) -> Any:

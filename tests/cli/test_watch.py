@@ -305,6 +305,8 @@ def test_what_is_asked_for_is_what_is_subscribed_to(
     assert opened.params["capabilities"] == []
 
 
-@pytest.mark.parametrize("words", [("--rate", "0"), ("--count", "0"), ("--for", "-1"), ("--stream", "video")])
+@pytest.mark.parametrize(
+    "words", [("--rate", "0"), ("--rate", "inf"), ("--count", "0"), ("--for", "-1"), ("--stream", "video")]
+)
 def test_what_cannot_be_is_a_usage_error(shell: Shell, words: tuple[str, ...]) -> None:
     assert shell("watch", *words).code == 2

@@ -540,6 +540,15 @@ def test_the_old_spelling_of_status_still_works(shell: Shell) -> None:
     assert "old spelling" in done.err
 
 
+def test_an_error_for_a_person_has_its_details_and_none_takes_over_the_terminal(shell: Shell) -> None:
+    details = {"declared": ["state"], "\x1b[2J": "\x9b"}
+    shell.endpoint(resource_read=lambda r: refusal(r, "MHS.PROTOCOL.INVALID_PARAMS", details=details))
+    done = shell("read", "belt")
+    assert done.code == 1
+    assert '  declared: ["state"]\n' in done.err
+    assert all(line.isprintable() for line in done.err.splitlines())
+
+
 @pytest.mark.parametrize(
     ("words", "hint"),
     [

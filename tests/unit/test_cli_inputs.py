@@ -35,9 +35,13 @@ def test_an_object_comes_from_the_words_a_file_or_stdin(
         "@",
         "@/nonexistent",
         "[" * 5000,
+        '{"a": 1e999}',
+        '{"a": "\udcff"}',
+        "@-",
     ],
 )
-def test_anything_else_is_a_usage_error(text: str) -> None:
+def test_anything_else_is_a_usage_error(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b'{"a": "\xff"}'), encoding="utf-8"))
     with pytest.raises(UsageProblem):
         json_object(text, "--input")
 

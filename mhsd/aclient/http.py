@@ -141,7 +141,7 @@ class HttpTransport:
         connection: Connection | None = None
         try:
             with trio.fail_after(timeout_s):
-                connection = await self.connection(fresh=urgent)
+                connection = await (self._urgent_connection() if urgent else self.connection())
                 return await self._post(connection, request_id, body)
         except trio.TooSlowError:
             late = f"{self.url} did not answer within {timeout_s:g} s"
@@ -192,6 +192,15 @@ class HttpTransport:
                 return connection
             await connection.aclose()
         return Connection(await connect(self.place, self._context))
+
+    async def _urgent_connection(self) -> Connection:
+        """A new connection, which nothing can be in the way of; where there is none to be had, one that rests."""
+        try:
+            return await self.connection(fresh=True)
+        except Over:
+            raise
+        except NotSent:
+            return await self.connection()
 
     async def bring_events(self, wanted: EventsWanted) -> None:
         """Server-sent events over a connection of their own, which is opened again when it breaks."""

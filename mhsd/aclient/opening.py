@@ -17,11 +17,11 @@ from mhsd.aclient.http import HttpTransport
 from mhsd.aclient.stdio import StdioTransport
 from mhsd.aclient.transport import AsyncTransport
 from mhsd.client.backoff import ATTEMPTS
-from mhsd.client.calls import DEFAULT_TIMEOUT_S
+from mhsd.client.calls import DEFAULT_TIMEOUT_S, check_timeout
 from mhsd.client.endpoint import Endpoint, HttpEndpoint, endpoint_of
 from mhsd.client.errors import error
 from mhsd.client.http import Tls
-from mhsd.client.token_file import read_token
+from mhsd.client.token_file import BadTokenFile, is_token, read_token
 from mhsd.client.transport import NotSent
 
 if TYPE_CHECKING:
@@ -55,8 +55,11 @@ async def open_client(
     AuthError for plain HTTP to another machine, TransportError when a command does not start. HTTP connects at the
     first call.
     """
+    check_timeout(timeout_s)
     if token_file is not None:
         token = read_token(token_file)
+    elif token is not None and not is_token(token):
+        raise BadTokenFile("the token is not one word of printable ASCII")
     hub = EventHub()
     async with outlasting() as nursery:
         transport = await _transport(

@@ -84,6 +84,12 @@ def limit(hello: Mapping[str, Any], name: str, default: float) -> float:
     return found if isinstance(found, int | float) and 0 < found <= _MOST else default
 
 
+def check_timeout(timeout_s: float) -> None:
+    """ValueError for a time that a client cannot wait [TPT-056]."""
+    if not 0 < timeout_s <= LONGEST_TIMEOUT_S:
+        raise ValueError(f"timeout_s is a number of seconds above 0, at most {LONGEST_TIMEOUT_S}")
+
+
 def hello_params(name: str) -> dict[str, Any]:
     """The parameters of mhs.hello of a client of this name [PROTO-013]."""
     return {

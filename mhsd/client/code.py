@@ -13,7 +13,7 @@ from os import PathLike
 from typing import Any
 
 from mhsd.client.backoff import ATTEMPTS
-from mhsd.client.calls import DEFAULT_TIMEOUT_S, LONGEST_TIMEOUT_S
+from mhsd.client.calls import DEFAULT_TIMEOUT_S, check_timeout
 from mhsd.client.client import Client, open_transport
 from mhsd.client.code_session import CodeSession
 from mhsd.client.documents import Device, Receipt
@@ -58,8 +58,7 @@ def connect(
 
 def client_of(place: Endpoint, token: str | None, timeout_s: float) -> "CodeClient":
     """A client of an endpoint whose address has been read."""
-    if not 0 < timeout_s <= LONGEST_TIMEOUT_S:
-        raise ValueError(f"timeout_s is a number of seconds above 0, at most {LONGEST_TIMEOUT_S}")
+    check_timeout(timeout_s)
     return CodeClient(open_transport(place, token=token, tls=Tls.of(os.environ)), timeout_s=timeout_s)
 
 

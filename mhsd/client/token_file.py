@@ -32,11 +32,16 @@ def secret_in(path: str | PathLike[str]) -> Secret:
         raise BadTokenFile(
             f"{path} is the endpoint's table of tokens, which holds no secret; give a file with the token itself"
         )
-    if not token or not token.isascii() or not token.isprintable() or " " in token:
+    if not is_token(token):
         raise BadTokenFile(f"the first line of {path} is no token")
     if mode & (stat.S_IRWXG | stat.S_IRWXO) and not str(path.resolve()).startswith("/run/secrets/"):
         return Secret(token, f"others can read {path}; mend it with: chmod 600 {path}")
     return Secret(token)
+
+
+def is_token(text: str) -> bool:
+    """Whether a text can be a token: one word that may stand in a header."""
+    return bool(text) and text.isascii() and text.isprintable() and " " not in text
 
 
 def read_token(path: str | PathLike[str]) -> str:

@@ -8,7 +8,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import h11
 import pytest
@@ -22,7 +22,7 @@ from mhsd.client.endpoint import HttpEndpoint, parse_endpoint
 from mhsd.client.errors import AnswerLost, MHSError, SessionError, TransportError
 from mhsd.client.http import HttpTransport as SyncTransport
 from mhsd.client.http import Tls
-from mhsd.client.transport import Lost
+from mhsd.client.transport import Lost, NotSent
 from tests.cli.tiny import HELLO, Answer, Endpoint, Request, Tiny, http, refusal, result
 from tests.unit.test_client_tls import certificate, server_context
 
@@ -76,6 +76,39 @@ async def test_the_token_of_a_file_is_shown(serve: Serve, tmp_path: Path) -> Non
     async with client_of(tiny, token_file=file) as client:
         await client.hello()
     assert tiny.requests[0].header("Authorization") == "Bearer from-a-file"
+
+
+@pytest.mark.parametrize("token", ["", "two words", "line\nX-Evil: 1", "l\u00e9mon"])
+async def test_what_can_be_no_token_is_refused_before_anything_is_sent(serve: Serve, token: str) -> None:
+    tiny = serve(Endpoint())
+    with pytest.raises(ValueError, match="not one word of printable ASCII"):
+        async with client_of(tiny, token=token):
+            pass
+    assert tiny.requests == []
+
+
+@pytest.mark.parametrize("timeout_s", [0, -1, math.inf, math.nan])
+async def test_every_client_waits_for_a_finite_time(serve: Serve, timeout_s: float) -> None:
+    """[TPT-056]"""
+    with pytest.raises(ValueError, match="timeout_s is a number of seconds above 0"):
+        async with client_of(serve(Endpoint()), timeout_s=timeout_s):
+            pass
+
+
+async def test_a_stop_takes_a_connection_that_rests_where_it_can_make_none(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a program that has no descriptor left."""
+    tiny = serve(lambda request: result(request, {"status": "completed"}))
+    async with client_of(tiny) as client:
+        await client.hello()
+        monkeypatch.setattr("mhsd.aclient.http.connect", exhausted)
+        assert (await client.estop()).ok
+    assert [request.connection for request in tiny.requests[:2]] == [1, 1]
+
+
+async def exhausted(place: object, context: object) -> NoReturn:
+    raise NotSent("Too many open files")
 
 
 async def test_calls_one_after_another_share_a_connection(serve: Serve) -> None:

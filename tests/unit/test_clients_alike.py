@@ -26,6 +26,7 @@ ONLY_ONE = {
     "session.grant": "an attribute of the Trio client's",
     "session.session_id": "an attribute of the Trio client's",
     "session.mutate": "what the MCP projection sends, whose parameters are made already",
+    "session.send": "the same, for a caller who looks up by itself",
     "subscription.put": "events arrive",
     "subscription.finish": "no more arrive",
     "subscription.interrupt": "events were lost on a WebSocket, which mhsd.connect does not open",

@@ -290,13 +290,15 @@ class Dispatch:
             count = rates.count(name)
             wait_s = limiter.take(peer.principal.id, count, now_mono_s) if count else None
             if wait_s is not None:
-                return self._refuse_rate(calls, served, wait_s)
+                return self._refuse_rate(calls, peer, served, wait_s)
         return None
 
     @staticmethod
-    def _refuse_rate(calls: tuple[Any, ...], served: str, wait_s: float) -> Exchange:
+    def _refuse_rate(calls: tuple[Any, ...], peer: Peer, served: str, wait_s: float) -> Exchange:
+        """Over HTTP the status refuses the message, and its body has id null as every 4xx's [TPT-012]."""
         fault = rate_exceeded(served, wait_s)
-        request_id = calls[0].id if len(calls) == 1 and isinstance(calls[0], Request) else None
+        tells_id = peer.binding != "http" and len(calls) == 1 and isinstance(calls[0], Request)
+        request_id = calls[0].id if tells_id else None
         return Exchange(encode_error(request_id, fault.error()), 429, (fault.details or {})["retry_after_ms"])
 
     # Emergency stops.

@@ -44,6 +44,9 @@ def test_the_status_has_a_rate_of_its_own_which_is_advertised(tmp_path: Path) ->
         batch = [request("mhs.safety.status", **wait) for _ in range(limit + 1)]
         status, body = lab.wire.post(json.dumps(batch).encode())
         assert (status, json.loads(body)["error"]["data"]["mhs_code"]) == (429, "MHS.LIMIT.RATE_EXCEEDED")
+        while (answer := lab.wire.post(json.dumps(request("mhs.safety.status", **wait)).encode()))[0] != 429:
+            pass
+        assert json.loads(answer[1])["id"] is None, "as in the body of every 4xx"
 
 
 def test_what_ends_or_keeps_something_has_no_rate(tmp_path: Path) -> None:

@@ -155,5 +155,10 @@ class AsyncCaller:
         wait_s = self._pace.reserve(method, now_mono_s, until_mono_s - now_mono_s)
         if wait_s is None:
             raise calls.too_many()
-        if wait_s > 0:
+        if wait_s <= 0:
+            return
+        try:
             await trio.sleep(wait_s)
+        except trio.Cancelled:
+            self._pace.give_back(method)
+            raise

@@ -39,6 +39,9 @@ class _Bucket:
     def spend(self, count: int) -> None:
         self._tokens = max(0.0, self._tokens - count)
 
+    def give_back(self) -> None:
+        self._tokens = min(self._burst, self._tokens + 1)
+
     def reserve(self, now_mono_s: float, at_most_s: float) -> float | None:
         filled_mono_s = self._filled_mono_s
         elapsed_s = 0.0 if filled_mono_s is None else max(0.0, now_mono_s - filled_mono_s)
@@ -88,3 +91,8 @@ class Pace:
             return self._buckets[1].reserve(now_mono_s, at_most_s)
         self._sent += 1
         return self._buckets[0].reserve(now_mono_s, at_most_s)
+
+    def give_back(self, method: str) -> None:
+        """The request of a place that was waited for is not sent: the next one has it."""
+        if method not in UNPACED:
+            self._buckets[method == STATUS].give_back()

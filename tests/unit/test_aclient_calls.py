@@ -148,6 +148,18 @@ async def test_a_client_keeps_to_the_rate_and_a_stop_does_not_wait_for_it(autoju
     assert stop == begin
 
 
+async def test_a_crowd_that_was_cancelled_leaves_no_queue_behind(autojump_clock: MockClock) -> None:
+    """[MHSD-7-04] Who comes next does not wait for those who have gone."""
+    caller = AsyncCaller(Scripted())
+    with trio.move_on_after(0.01):
+        async with trio.open_nursery() as nursery:
+            for _ in range(200):
+                nursery.start_soon(caller.call, "mhs.devices.list")
+    begin = trio.current_time()
+    await caller.call("mhs.devices.list")
+    assert trio.current_time() - begin <= 1 / 9
+
+
 async def test_a_refusal_for_the_rate_is_waited_for_within_the_deadline(autojump_clock: MockClock) -> None:
     transport = Scripted(too_fast(1500), {"devices": []})
     caller = AsyncCaller(transport, timeout_s=10)

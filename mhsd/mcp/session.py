@@ -122,7 +122,8 @@ class McpSession:
             code = PARSE_ERROR if fault.mhs_code == "MHS.PROTOCOL.PARSE_ERROR" else INVALID_REQUEST
             understood = decode_lenient(line, **sizes)
             stops = _stops(understood) if mentions_stop else ()
-            return Reply(_error(self._id_in(understood, line), code, fault.message, fault.data()), stops)
+            message = f"{fault.message} The e-stop in it is carried out." if stops else fault.message
+            return Reply(_error(self._id_in(understood, line), code, message, fault.data()), stops)
         received = self._received(value)
         if mentions_stop and not isinstance(received, Call):
             return Reply(received.data if isinstance(received, Reply) else None, _stops(value))

@@ -326,7 +326,9 @@ def test_a_stop_is_carried_out_in_whatever_it_stands(line: bytes, code: int | No
     assert stop.is_urgent
     assert (received.data is None) == (code is None)
     if received.data is not None:
-        assert json.loads(received.data)["error"]["code"] == code
+        error = json.loads(received.data)["error"]
+        assert error["code"] == code
+        assert ("The e-stop in it is carried out." in error["message"]) == (code == -32700)
     # Nothing is said of it: whose answer would that be?
     assert session.result(stop, {}) is None
     assert session.open_calls == ()

@@ -108,13 +108,17 @@ class Front:
         self._serving.cancel()
 
     async def _accept(self, listener: Listener, site: Site, connections: trio.Nursery) -> None:
+        is_short = False
         while True:
             try:
                 stream = await listener.accept()
             except OSError as error:  # Out of descriptors or memory, mostly; it passes, and the daemon stays.
-                log.warning("cannot accept: %s; the next try is in %g s", error.strerror, _ACCEPT_PAUSE_S)
+                if not is_short:
+                    log.warning("cannot accept: %s; trying every %g s", error.strerror, _ACCEPT_PAUSE_S)
+                is_short = True
                 await trio.sleep(_ACCEPT_PAUSE_S)
                 continue
+            is_short = False
             lane = self._lane()
             if lane is None:
                 await trio.aclose_forcefully(stream)

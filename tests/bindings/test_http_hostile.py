@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import random
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import pytest
 import trio
 
 from tests.bindings.conftest import Serve
@@ -154,3 +156,22 @@ def test_a_daemon_outlives_800_hostile_connections(tmp_path: Path) -> None:
         assert lab.process.poll() is None
     assert "Traceback" not in lab.stderr()
     assert "defect" not in lab.stderr()
+
+
+async def test_a_time_without_descriptors_passes_and_is_told_of_once(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """[TPT-020]"""
+    accept, failures = trio.SocketListener.accept, [OSError(errno.EMFILE, "Too many open files")] * 3
+
+    async def accept_later(listener: trio.SocketListener) -> trio.SocketStream:
+        if failures:
+            raise failures.pop()
+        return await accept(listener)
+
+    monkeypatch.setattr(trio.SocketListener, "accept", accept_later)
+    monkeypatch.setattr("mhsd.bindings.front._ACCEPT_PAUSE_S", 0.0)
+    client = await (await serve()).connect()
+    assert (await client.post(BODY)).status == 200
+    assert failures == []
+    assert caplog.text.count("Too many open files") == 1

@@ -15,7 +15,7 @@ from mhsd.aclient.pending import Pending
 from mhsd.client import requests
 from mhsd.client.documents import Event, Receipt
 from mhsd.client.errors import MHSError, SessionError
-from mhsd.client.requests import DEFAULT_DEADLINE_MS, Stream, given
+from mhsd.client.requests import DEFAULT_DEADLINE_MS, Stream, device_meant, given
 
 if TYPE_CHECKING:
     from mhsd.aclient.client import AsyncClient
@@ -148,7 +148,7 @@ class AsyncSession(Operations):
         wait: bool,
         on_progress: OnProgress | None = None,
     ) -> Receipt:
-        params["device_id"] = self.find(device_id)
+        params["device_id"] = device_meant(self.device_ids, device_id, self.grant, params)
         params["command_id"] = self.client.ulid() if command_id is None else command_id
         async with self._pulse.held():
             receipt = await self.mutate(method, params)
@@ -166,7 +166,8 @@ class AsyncSession(Operations):
         deadline_ms: int = DEFAULT_DEADLINE_MS,
     ) -> dict[str, Any]:
         """`{revision, state, state_hash, sampled_at}` of one resource; of a recorded `revision` on a replay device."""
-        params = given(resource_id=resource_id, device_id=self.find(device_id), deadline_ms=deadline_ms)
+        params = given(resource_id=resource_id, deadline_ms=deadline_ms)
+        params["device_id"] = device_meant(self.device_ids, device_id, self.grant, params)
         params |= given(
             fields=list(fields) or None, filter=None if revision is None else {"revision": revision}
         )
@@ -255,12 +256,13 @@ class AsyncSession(Operations):
         approved_by: Sequence[str] = (),
     ) -> dict[str, Any]:
         """As an operator: approves one command of this session with exactly this input, once."""
+        which = given(capability_id=capability_id, resource=resource)
         return await self.client.permit(
             self.session_id,
             capability_id,
             input,
             resource=resource,
-            device_id=self.find(device_id),
+            device_id=device_meant(self.device_ids, device_id, self.grant, which),
             ttl_s=ttl_s,
             approved_by=approved_by,
         )

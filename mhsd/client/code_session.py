@@ -16,6 +16,7 @@ from mhsd.client.pulse import Pulse
 from mhsd.client.requests import (
     DEFAULT_DEADLINE_MS,
     Stream,
+    device_meant,
     device_of_session,
     given,
     operation_meant,
@@ -170,7 +171,8 @@ class CodeSession:
         wait: bool | None,
         on_progress: OnProgress | None = None,
     ) -> Receipt:
-        sent = given(**params) | {"device_id": self.find(device_id), "deadline_ms": deadline_ms}
+        sent = given(**params) | {"deadline_ms": deadline_ms}
+        sent["device_id"] = device_meant(self.device_ids, device_id, self.grant, sent)
         sent["command_id"] = self.client.ulid() if command_id is None else command_id
         with self._pulse.held(), self._stopped_by_ctrl_c(lambda: self._known(sent)):
             try:
@@ -289,7 +291,7 @@ class CodeSession:
         """`{revision, state, state_hash, sampled_at}` of one resource; of a recorded `revision` on a replay device."""
         params = given(
             resource_id=resource_id,
-            device_id=self.find(device_id),
+            device_id=device_meant(self.device_ids, device_id, self.grant, {"resource_id": resource_id}),
             fields=list(fields) or None,
             filter=None if revision is None else {"revision": revision},
             deadline_ms=deadline_ms,
@@ -378,12 +380,13 @@ class CodeSession:
         approved_by: Sequence[str] = (),
     ) -> dict[str, Any]:
         """As an operator: approves one command of this session with exactly this input, once."""
+        which = given(capability_id=capability_id, resource=resource)
         return self.client.permit(
             self.session_id,
             capability_id,
             input,
             resource=resource,
-            device_id=self.find(device_id),
+            device_id=device_meant(self.device_ids, device_id, self.grant, which),
             ttl_s=ttl_s,
             approved_by=approved_by,
         )

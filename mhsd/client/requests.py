@@ -72,6 +72,21 @@ def device_of_session(device_ids: Sequence[str], reference: str | None) -> str:
     )
 
 
+def device_meant(
+    device_ids: Sequence[str], reference: str | None, grant: Mapping[str, Any], params: Mapping[str, Any]
+) -> str:
+    """The device of a session that a request with `params` is for: as above, and without a reference also the only one
+    on which the capability or resource that it names was granted."""
+    resource = params.get("resource", params.get("resource_id"))
+    named = given(capability_id=params.get("capability_id"), resource=resource)
+    if reference is None and len(device_ids) > 1 and named:
+        granted = devices_of({"devices": grant.get("granted")})
+        having = {str(each["device_id"]) for each in granted if named.items() <= each.items()}
+        if len(found := having.intersection(device_ids)) == 1:
+            return found.pop()
+    return device_of_session(device_ids, reference)
+
+
 def mode_of(hello: Mapping[str, Any], device_ids: Sequence[str]) -> str:
     """The mode of the first of these devices, which a session on it asks for."""
     modes = (str(device.get("mode")) for device in devices_of(hello) if device["device_id"] in device_ids)

@@ -217,8 +217,11 @@ def test_several_devices_have_to_be_named(tmp_path: Any) -> None:
             client.session()
         with client.session(["conveyor-workcell", "/bench/psu"]) as both:
             assert both.read("output", device_id="psu")["state"]["enabled"] is False
+            assert both.read("output")["state"]["enabled"] is False
+            assert both.invoke(STEP, {"ticks": 1}).ok
+            assert both.write("belt", {"speed_mm_s": 120}).ok
             with pytest.raises(mhsd.MHSError, match="the session has 2 devices"):
-                both.read("output")
+                both.snapshot()
             assert client.safety_status("psu")["device_id"].endswith("/bench/psu")
             stopped = client.estop("all of them")
             assert {each["device_id"] for each in stopped["x-vendor"]["estop"]["devices"]} == set(

@@ -16,6 +16,7 @@ from mhsd.client import lab as labs
 from mhsd.client.endpoint import BadEndpoint
 from mhsd.client.lab import Lab, close_all
 from mhsd.client.ledger import Ledger, keep
+from mhsd.client.requests import device_meant
 from mhsd.client.stdio import ChildFailed
 from mhsd.client.token_file import BadTokenFile
 from tests.cli.tiny import HELLO, Endpoint, Request, Tiny, refusal
@@ -131,6 +132,45 @@ def test_a_session_asks_for_the_only_device_in_its_mode(start: Start) -> None:
     assert asked["device_ids"] == [DEVICE]
     assert (asked["mode"], asked["capabilities"], asked["ttl_s"]) == ("simulated", ["*"], 60)
     assert asked["approvals"] == [{"principal": {"id": "human:ada", "kind": "human"}}]
+
+
+ONE, TWO = "mhs://localhost:7400/lab/one", "mhs://localhost:7400/lab/two"
+GRANTED = [
+    {"device_id": ONE, "capability_id": "cap.a.v1", "resource": "arm"},
+    {"device_id": ONE, "capability_id": "cap.b.v1", "resource": "belt"},
+    {"device_id": TWO, "capability_id": "cap.b.v1", "resource": "arm"},
+    {"device_id": f"{ONE}/not/of/this/session", "capability_id": "cap.a.v1", "resource": "arm"},
+]
+
+
+@pytest.mark.parametrize(
+    ("reference", "params", "device"),
+    [
+        (None, {"capability_id": "cap.a.v1"}, ONE),
+        (None, {"capability_id": "cap.b.v1"}, None),
+        (None, {"capability_id": "cap.b.v1", "resource": "arm"}, TWO),
+        (None, {"capability_id": "cap.c.v1"}, None),
+        (None, {"resource_id": "belt"}, ONE),
+        (None, {"resource_id": "arm"}, None),
+        (None, {"snapshot": {}}, None),
+        ("two", {"capability_id": "cap.a.v1"}, TWO),
+    ],
+)
+def test_a_session_of_several_devices_knows_the_one_that_has_what_is_named(
+    reference: str | None, params: dict[str, Any], device: str | None
+) -> None:
+    """[MHSD-9a-86]"""
+    if device is None:
+        with pytest.raises(mhsd.MHSError, match="the session has 2 devices"):
+            device_meant([ONE, TWO], reference, {"granted": GRANTED}, params)
+    else:
+        assert device_meant([ONE, TWO], reference, {"granted": GRANTED}, params) == device
+
+
+@pytest.mark.parametrize("granted", [None, 7, [7], [{"device_id": []}]])
+def test_a_grant_of_any_shape_names_no_device(granted: Any) -> None:
+    with pytest.raises(mhsd.MHSError, match="the session has 2 devices"):
+        device_meant([ONE, TWO], None, {"granted": granted}, {"capability_id": "cap.a.v1"})
 
 
 def test_a_command_that_lost_its_answer_is_looked_up_and_not_sent_again(start: Start) -> None:

@@ -69,9 +69,8 @@ class Conversation:
         self._backlog_bytes = 0
         self._in_flight = 0
         self._ending = False
-        self._changed = (
-            trio.lowlevel.ParkingLot()
-        )  # Whoever waits for messages, for fewer of them or for the end.
+        self._changed = trio.lowlevel.ParkingLot()
+        """Whoever waits for messages, for fewer of them or for the end."""
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Enter and answer what is taken in from `started` on, and deliver events, until cancelled."""

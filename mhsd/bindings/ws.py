@@ -244,8 +244,9 @@ class WebSocket:
             return
         self._pieces.append(data)
         if piece.message_finished:
-            self._take_in(b"".join(self._pieces))
+            message = b"".join(self._pieces)
             self._begin_next()
+            self._take_in(message)
             if self._talk.is_full:
                 self._reading_since_mono_s = float("inf")
                 await self._talk.keep_up()

@@ -116,6 +116,14 @@ class Wire(trio.abc.Stream):
         await trio.lowlevel.checkpoint()
 
 
+async def _whole(handling: Awaitable[None]) -> None:
+    """Let no defect pass for an event that the library does not know, which is what it takes a KeyError for."""
+    try:
+        await handling
+    except KeyError as defect:
+        raise RuntimeError("a message could not be handled") from defect
+
+
 class Socket(WebSocketConnection):
     """One WebSocket, the server's side. Uses names of trio-websocket 0.12 that are not its public ones."""
 
@@ -139,11 +147,11 @@ class Socket(WebSocketConnection):
         await self._reader_task()
 
     async def _handle_message_event(self, event: Piece) -> None:
-        await self._on_piece(event)
+        await _whole(self._on_piece(event))
 
     async def _handle_close_connection_event(self, event: CloseConnection) -> None:
         if self._wsproto.state is ConnectionState.OPEN:
             # Not a close frame: the peer has sent something that cannot be read.
-            await self._on_unreadable()
+            await _whole(self._on_unreadable())
             await self._send(CloseConnection(code=event.code, reason=event.reason))
         await super()._handle_close_connection_event(event)

@@ -22,6 +22,7 @@ from tests.bindings.sockets import (
     MASK,
     PING,
     PONG,
+    TEXT,
     WsClient,
     close,
     frame,
@@ -579,3 +580,19 @@ async def test_a_stop_in_front_of_a_violation_is_served_once(
     assert await client.text() == stop
     assert (await client.closed()).code == 1002
     assert served.door.entered == [stop]
+
+
+@pytest.mark.parametrize("opcode", [TEXT, BINARY])
+async def test_a_defect_ends_its_connection_and_is_not_taken_for_something_else(
+    client: WsClient, served: Served, monkeypatch: pytest.MonkeyPatch, opcode: int
+) -> None:
+    """[TPT-022] The library would pass over a KeyError and go on."""
+
+    def begin(*_: object) -> None:
+        raise KeyError("nobody has thought of this")
+
+    monkeypatch.setattr(served.door, "begin", begin)
+    await client.send(frame(STOP, opcode))
+    assert await client.at_end()
+    await until(lambda: served.front.connections == 0)
+    assert served.front.defects == 1

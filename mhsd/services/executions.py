@@ -249,7 +249,7 @@ class Executions:
             await self._carry(carriage)
         except Exception as error:
             # The boundary of one command: a defect in here must not end the device's other work.
-            log.exception("execution of %s failed", carriage.attempt.command_id)
+            log.exception("execution of %s on %s failed", carriage.attempt.command_id, self.host.device_id)
             await self._failed_inside(carriage, error)
         finally:
             self._unreserve(carriage)
@@ -423,7 +423,12 @@ class Executions:
             answer: Answer = (await ticket.wait())[-1].wire()
             self._tell_of_end(operation, entry.body["status"], entry.body.get("error", {}).get("mhs_code"))
         except StoreFailed as error:
-            log.critical("the final receipt of %s could not be written: %s", operation.operation_id, error)
+            log.critical(
+                "the final receipt of %s could not be written (%s): %s",
+                operation.operation_id,
+                self.host.device_id,
+                error,
+            )
             answer = unstored_fault(operation)
             self._tell_of_end(operation, "unknown", answer.mhs_code)
         carriage.settle(answer)

@@ -1,7 +1,7 @@
 """The log stream: records of the endpoint and of the drivers, each to the subscribers of the device it is about.
 
-A record is about a device when its logger is the device's own (`Driver.log`) or when the device's id is one of its
-arguments. Only its text is sent: a traceback may hold anything [PROTO-042].
+A record is about a device when its logger is the device's own (`Driver.log`) or when the device's id, or its path as
+a driver knows it, is one of its arguments. Only its text is sent: a traceback may hold anything [PROTO-042].
 """
 
 import logging
@@ -24,7 +24,7 @@ class DeviceRecords(logging.Handler):
 
     def __init__(self, hosts: Mapping[str, DeviceHost]) -> None:
         super().__init__()
-        self._hosts = hosts
+        self._named = {**hosts, **{host.driver.settings.path: host for host in hosts.values()}}
         self._loggers = {host.driver.log.name: host for host in hosts.values()}
         self._token = trio.lowlevel.current_trio_token()
         self._thread = threading.get_ident()
@@ -52,7 +52,7 @@ class DeviceRecords(logging.Handler):
             return self._loggers[record.name]
         arguments = record.args if isinstance(record.args, tuple) else ()
         return next(
-            (self._hosts[each] for each in arguments if isinstance(each, str) and each in self._hosts), None
+            (self._named[each] for each in arguments if isinstance(each, str) and each in self._named), None
         )
 
     @staticmethod

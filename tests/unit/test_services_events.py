@@ -1,6 +1,7 @@
 """Events from their sources to a consumer, inside the endpoint: what black-box tests can only wait for."""
 
 import gc
+import logging
 from collections.abc import Hashable, Sequence
 from pathlib import Path
 from typing import Any
@@ -529,6 +530,18 @@ async def test_no_event_holds_what_the_manifest_declares_as_secret() -> None:
 
 
 # Safety.
+
+
+async def test_the_log_of_a_device_has_what_its_link_says_of_it(caplog: pytest.LogCaptureFixture) -> None:
+    """[EVT-005] A link knows its device by the path alone."""
+    caplog.set_level("WARNING", "mhsd")
+    async with served(target="scpi-psu") as endpoint:
+        driver: Any = host_of(endpoint).driver
+        client = await Client(endpoint).open()
+        await client.subscribe([{"stream": "log"}])
+        logging.getLogger("mhsd.driver.scpi").warning("%s: stop, attempt %d", driver.link.name, 1)
+        (told,) = client.taken()
+        assert told["payload"]["message"] == "/bench/psu: stop, attempt 1"
 
 
 async def test_an_emergency_stop_is_in_the_log_of_every_device_that_it_stops(

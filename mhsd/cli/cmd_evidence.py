@@ -15,7 +15,7 @@ import typer
 from mhsd.cli import exits
 from mhsd.cli.boundary import UsageProblem
 from mhsd.cli.command import DeviceOption, client_command
-from mhsd.cli.inputs import json_file, output_file
+from mhsd.cli.inputs import NoDocument, json_file, output_file
 from mhsd.cli.link import Link
 from mhsd.cli.progress import Progress
 from mhsd.cli.targets import named
@@ -65,23 +65,42 @@ def evidence(
     ] = None,
 ) -> int:
     """The evidence bundle, or with --verify the report on it; 1 when it is not valid."""
-    kept = None if ledger is None else json_file(ledger, "a ledger")
-    verify = verify or kept is not None
+    verify = verify or ledger is not None or (file is not None and output is None)
+    kept, no_ledger = (None, None) if ledger is None else _stored(ledger, "a ledger")
+    no_bundle = None
     if file is not None:
-        bundle = json_file(file, "an evidence bundle")
-        verify = verify or output is None
+        bundle, no_bundle = _stored(file, "an evidence bundle")
+        if no_bundle is not None and not verify:
+            raise UsageProblem(no_bundle)
         export = _take(iter([bundle]), output, public_key, kept, verify=verify, keep=True)
     else:
         with link.client() as client:
             pages = _shown_on_the_way(exported_pages(client, _selection(client, device, session)))
             keep = output is None and not verify
             export = _take(pages, output, public_key, kept, verify=verify, keep=keep)
+    if export.report is not None and no_bundle is not None:
+        export.report["errors"] = [_unreadable(no_bundle)]
+    if export.ledger is not None and no_ledger is not None:
+        export.ledger["errors"] = [no_ledger]
     if link.json:
         emit(_document(export, output))
     else:
         say(_lines(export, output))
     reports = [report for report in (export.report, export.ledger) if report is not None]
     return exits.OK if all(report["valid"] for report in reports) else exits.FAILED
+
+
+def _stored(path: Path, what: str) -> tuple[Bundle, str | None]:
+    """What the file holds; nothing, and why, where that is no JSON object: such a document is not valid [TPT-052]."""
+    try:
+        return json_file(path, what), None
+    except NoDocument as problem:
+        return {}, str(problem)
+
+
+def _unreadable(why: str) -> dict[str, Any]:
+    """The one error of a bundle that is none: it says more than what an empty one lacks."""
+    return {"seq": None, "mhs_code": "MHS.EVIDENCE.RECEIPT_INVALID", "detail": why}
 
 
 @attrs.define
@@ -265,7 +284,7 @@ def _report_lines(report: Mapping[str, Any]) -> list[str]:
     paint = Paint(sys.stdout)
     head = paint("good", "VALID") if report["valid"] else paint("bad", "NOT VALID")
     lines = [f"{head}  {report.get('checked')} receipts checked"]
-    if report.get("contiguous") is False:
+    if report.get("contiguous") is False and report["valid"]:
         lines.append("a selection: each receipt was checked, the chain between them cannot be")
     elif report.get("from_seq") not in (None, 1):
         lines.append(f"begins at receipt {report['from_seq']} of the chain")

@@ -10,7 +10,7 @@ import typer
 
 from mhsd.cli import exits
 from mhsd.cli.boundary import UsageProblem
-from mhsd.cli.inputs import json_value, read_file
+from mhsd.cli.inputs import NoDocument, json_value, read_file
 from mhsd.cli.terminal import Paint, emit, plain, say, value
 
 if TYPE_CHECKING:
@@ -58,6 +58,8 @@ def validate(
             kind, errors = "driver", driver_errors(path if path.is_dir() else path.parent)
         else:
             kind, errors = document_errors(path, schema)
+    except NoDocument as problem:
+        kind, errors = "driver" if is_driver else "text", [_error(path.name, str(problem))]
     except _Unreadable as problem:
         kind, errors = "driver" if is_driver else "text", [_error(problem.name, problem.text)]
     if as_json:

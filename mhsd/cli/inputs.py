@@ -9,6 +9,10 @@ from typing import Any
 from mhsd.cli.boundary import UsageProblem
 
 
+class NoDocument(UsageProblem):
+    """A file that is there and holds no document of its kind: not valid, where that is the question."""
+
+
 def json_object(text: str, option: str) -> dict[str, Any]:
     """The JSON object of `text`, `@FILE` or `@-`; UsageProblem for anything else [TPT-052]."""
     if text.startswith("@"):
@@ -22,7 +26,11 @@ def json_object(text: str, option: str) -> dict[str, Any]:
 
 def json_file(path: Path, what: str) -> dict[str, Any]:
     """The JSON object in a file, which is to be `what`; UsageProblem names the file otherwise."""
-    return _object(read_file(path), str(path), f"and {what} is one")
+    text = read_file(path)
+    try:
+        return _object(text, str(path), f"and {what} is one")
+    except UsageProblem as problem:
+        raise NoDocument(str(problem)) from None
 
 
 def _object(text: str, where: str, hint: str) -> dict[str, Any]:
@@ -48,7 +56,7 @@ def read_file(path: Path) -> str:
     except OSError as problem:
         raise UsageProblem(f"{path} cannot be read: {problem.strerror}") from None
     except UnicodeDecodeError:
-        raise UsageProblem(f"{path} is no UTF-8 text") from None
+        raise NoDocument(f"{path} is no UTF-8 text") from None
 
 
 def output_file(path: Path) -> Path:

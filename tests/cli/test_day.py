@@ -428,6 +428,13 @@ def test_evidence_is_exported_verified_and_a_changed_bundle_found_out(own: Daemo
     assert person.code == 1
     assert "NOT VALID" in person.out
 
+    del bundle["receipts"][1]
+    file.write_text(json.dumps(bundle))
+    cut = own.ctl("evidence", "--file", "bundle.json")
+    assert cut.code == 1
+    assert "seq 3 follows seq 1" in cut.out
+    assert "a selection" not in cut.out
+
 
 def test_evidence_of_many_pages_is_one_bundle(tmp_path: Path) -> None:
     daemon = Daemon("conveyor-workcell", "--export-page", "2", cwd=tmp_path)

@@ -16,9 +16,7 @@ from mhsd.base.resources import drivers_dir
 from mhsd.cli.cmd_session import _beat
 from mhsd.cli.mutation import _Job
 from mhsd.client.backoff import Backoff
-from mhsd.client.client import connect
-from mhsd.client.errors import OutcomeUnknown
-from mhsd.client.session import Session
+from mhsd.client.errors import MHSError, error
 from mhsd.wire.canonical import digest
 from tests.cli.shell import MANIFEST, ONE, TWO, Shell, receipt, shells
 from tests.cli.tiny import HELLO, Endpoint, Request, Tiny, http, refusal
@@ -610,6 +608,23 @@ def test_a_permit_for_one_of_several_resources_must_name_it(shell: Shell) -> Non
     assert tiny.requests[-1].params["resource"] == "b"
 
 
+@pytest.mark.parametrize("content", [b"", b'{"receipts": [', b"[]", b'{"a": "\xff"}', b'{"receipts": 3}'])
+def test_what_is_no_document_of_its_kind_is_not_valid(shell: Shell, tmp_path: Path, content: bytes) -> None:
+    """[TPT-052] A cut or damaged file is an invalid document, not a wrong command line; a missing one is the latter."""
+    file = tmp_path / "bundle.json"
+    file.write_bytes(content)
+    report = shell("evidence", "--file", str(file), "--json")
+    assert (report.code, report.json["valid"]) == (1, False)
+    assert report.json["errors"][0]["mhs_code"] == "MHS.EVIDENCE.RECEIPT_INVALID"
+    whole = tmp_path / "whole.json"
+    whole.write_text('{"receipts": []}')
+    report = shell("evidence", "--file", str(whole), "--ledger", str(file), "--json")
+    assert (report.code, report.json["ledger"]["valid"]) == (1, False)
+    assert report.json["ledger"]["errors"]
+    assert shell("validate", str(file), "--schema", "evidence-bundle", "--json").json["valid"] is False
+    assert shell("evidence", "--file", f"{file}.missing").code == 2
+
+
 def test_evidence_is_paged_into_one_bundle(shell: Shell, tmp_path: Path) -> None:
     pages = {
         None: {
@@ -742,22 +757,27 @@ def test_keeping_a_session_beats_until_its_time_is_over(shell: Shell) -> None:
     assert tiny.methods()[0] == "mhs.session.heartbeat"
 
 
-@pytest.mark.parametrize("again", [True, False])
-def test_keeping_a_session_outlives_a_connection_that_breaks(
-    shell: Shell, monkeypatch: pytest.MonkeyPatch, again: bool
-) -> None:
+def test_keeping_a_session_outlives_a_connection_that_breaks(monkeypatch: pytest.MonkeyPatch) -> None:
     """[TPT-061] Where nobody kept the session its devices would go to their safe state; a first beat tells at once."""
-    monkeypatch.setattr("mhsd.cli.cmd_session.Backoff", lambda: Backoff(first_s=0.001))
-    kept = {"expires_at": "2026-10-20T07:55:00.000Z"}
-    answers: list[Any] = [kept, None]
-    tiny = shell.endpoint(session_heartbeat=lambda _: answers.pop())
-    with connect(tiny.url) as client:
-        session = Session(client, "mhs_s_9")
-        if again:
-            assert _beat(session, again=True) == kept
-        else:
-            with pytest.raises(OutcomeUnknown):
-                _beat(session, again=False)
+
+    class Kept:
+        def __init__(self, *answers: dict[str, Any] | MHSError) -> None:
+            self.answers = list(answers)
+
+        def heartbeat(self) -> dict[str, Any]:
+            answer = self.answers.pop(0)
+            if isinstance(answer, MHSError):
+                raise answer
+            return answer
+
+    monkeypatch.setattr("mhsd.cli.cmd_session.Backoff", lambda: Backoff(first_s=0.001, attempts=2))
+    down, lost = error("MHS.TRANSPORT.UNAVAILABLE", "down"), error("MHS.OUTCOME.TIMEOUT", "lost")
+    over = MHSError("MHS.SESSION.EXPIRED", "over", retryable=True)
+    assert _beat(Kept(down, lost, {"expires_at": "then"}), again=True) == {"expires_at": "then"}  # type: ignore[arg-type]  # only its heartbeat is used
+    for answers, again in (((down,), False), ((down, down, down), True), ((over,), True)):
+        with pytest.raises(MHSError) as caught:
+            _beat(Kept(*answers), again=again)  # type: ignore[arg-type]  # only its heartbeat is used
+        assert caught.value is answers[-1]
 
 
 def test_versions_are_those_of_the_package(shell: Shell) -> None:

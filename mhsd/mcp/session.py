@@ -159,8 +159,8 @@ class McpSession:
         request_id = understood.get("id")
         if type(request_id) not in (str, int) or request_id in self._open:
             return None
-        # A text that had to be mended is another id.
-        return request_id if _encode(request_id).encode() in line else None
+        # Of two ids neither is certain, and a text that had to be mended is another one.
+        return request_id if line.count(b'"id"') == 1 and _encode(request_id).encode() in line else None
 
     @staticmethod
     def too_long() -> Reply:

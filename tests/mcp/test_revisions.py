@@ -47,7 +47,7 @@ async def test_a_command_answers_its_receipt(server: McpProcess) -> None:
     assert receipt["status"] == "completed"
     assert receipt["output"]["tick"] == 3
     assert receipt["principal"]["id"] == "agent:mcp/tests"
-    assert [block["type"] for block in result["content"]] == ["text"]
+    assert {block["type"] for block in result["content"]} == {"text"}
 
 
 async def test_resources_are_listed_and_read(server: McpProcess) -> None:
@@ -152,6 +152,14 @@ async def test_a_bad_line_is_answered_once_and_the_next_is_served(start: Start) 
         assert await server.request("ping") == {}
         assert len(server.responses(None)) == count, line
         assert server.responses(None)[-1]["error"]["code"] == code, line
+
+
+async def test_bad_json_is_answered_under_its_id(start: Start) -> None:
+    """What some hosts write when they cut a text in the middle of a character."""
+    server = await start()
+    params = b'{"name":"mhs__read","arguments":{"resource_id":"\\ud83d"}}'
+    await server.send_line(b'{"jsonrpc":"2.0","id":"cut","method":"tools/call","params":%b}' % params)
+    assert (await server.response("cut"))["error"]["code"] == -32700
 
 
 async def test_what_asks_for_nothing_is_answered_by_nothing(start: Start) -> None:

@@ -118,6 +118,7 @@ def test_a_number_and_its_text_are_two_ids() -> None:
         (b'\xef\xbb\xbf{"jsonrpc":"2.0","id":1,"method":"initialize"}', 1, -32700),
         (b'{"jsonrpc":"2.0","id":1,"method":"ping"} {}', 1, -32700),
         (b'{"jsonrpc":"2.0","id":"\\ud800","method":"ping"}', None, -32700),
+        (b'{"jsonrpc":"2.0","id":1,"id":2,"method":"ping"}', None, -32700),
         (b'{"jsonrpc":"2.0","id":"\xff","method":"ping"}', None, -32700),
         (b'{"jsonrpc":"2.0","id":true,"method":"ping","params":NaN}', None, -32700),
         (b'{"jsonrpc":"2.0","id":1,"result":NaN}', None, -32700),

@@ -15,7 +15,8 @@ from mhsd.aclient.events import EventHub
 from mhsd.aclient.transport import EventsWanted, Greet
 from mhsd.client.errors import no_more_events
 from mhsd.client.transport import Answer, Lost, Over, is_answer
-from mhsd.protocol.dispatch import Dispatch, Exchange
+from mhsd.protocol.answers import Exchange
+from mhsd.protocol.dispatch import Dispatch
 from mhsd.protocol.peer import Peer
 
 

@@ -16,7 +16,8 @@ import attrs
 import trio
 
 from mhsd.bindings.outgoing import Outgoing, WriteNow
-from mhsd.protocol.dispatch import Dispatch, Exchange
+from mhsd.protocol.answers import Exchange
+from mhsd.protocol.dispatch import Dispatch
 from mhsd.protocol.peer import Peer
 from mhsd.services.subscriptions import EventStream
 from mhsd.wire.framing import mentions_stop

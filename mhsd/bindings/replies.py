@@ -10,7 +10,7 @@ import attrs
 
 from mhsd.base.errors import Fault
 from mhsd.bindings.checks import Refused
-from mhsd.protocol.dispatch import Exchange
+from mhsd.protocol.answers import Exchange
 
 JSON = ("Content-Type", "application/json")
 NEVER_STORE = ("Cache-Control", "no-store")

@@ -25,7 +25,7 @@ from mhsd.bindings.lingering import linger
 from mhsd.bindings.replies import Reply, busy, date, refusal, reply_of
 from mhsd.bindings.site import Site, Upgrade, Visit
 from mhsd.bindings.writing import write_now
-from mhsd.protocol.dispatch import Exchange
+from mhsd.protocol.answers import Exchange
 from mhsd.protocol.peer import Peer, stop_only
 from mhsd.wire.framing import mentions_stop
 from mhsd.wire.json_text import bytes_exceeded

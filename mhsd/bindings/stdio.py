@@ -17,8 +17,9 @@ from mhsd.bindings.conversation import Conversation
 from mhsd.bindings.outgoing import GONE, WriteNow
 from mhsd.bindings.pipe_streams import open_streams
 from mhsd.bindings.pipes import Pipes
+from mhsd.protocol.answers import Exchange
 from mhsd.protocol.auth import Identity
-from mhsd.protocol.dispatch import Dispatch, Exchange
+from mhsd.protocol.dispatch import Dispatch
 from mhsd.protocol.peer import Peer
 from mhsd.protocol.search import StopSearch
 from mhsd.wire.framing import Excess, LineSplitter, mentions_stop

@@ -28,7 +28,7 @@ from mhsd.bindings.tickets import EXPIRES_IN_S, MOST_TICKETS, Tickets, shown_in
 from mhsd.bindings.writing import write_now
 from mhsd.bindings.ws_socket import Piece, Socket, Wire, lone_message, masked_size, text_frame
 from mhsd.bindings.ws_upgrade import SUBPROTOCOL, opening
-from mhsd.protocol.dispatch import Exchange
+from mhsd.protocol.answers import Exchange
 from mhsd.protocol.peer import Peer
 from mhsd.wire.framing import mentions_stop
 from mhsd.wire.json_text import bytes_exceeded, encode

@@ -11,12 +11,12 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
-import attrs
 import trio
 
 from mhsd.base.errors import Fault
 from mhsd.base.resources import METHODS, MethodRow
 from mhsd.core.quota import RateLimiter
+from mhsd.protocol.answers import LEAST_BYTES, NOTHING, Exchange, joined, reply
 from mhsd.protocol.batch import BatchOrder, Place
 from mhsd.protocol.context import Context
 from mhsd.protocol.event_streams import EventStreams, rate_exceeded
@@ -35,17 +35,6 @@ log = logging.getLogger("mhsd.dispatch")
 
 ROLES = ("reader", "client", "operator")
 
-
-@attrs.frozen
-class Exchange:
-    """What goes back to the peer. `body` None sends nothing; `status` is what HTTP says beside it [TPT-012]."""
-
-    body: bytes | None
-    status: int = 200
-    retry_after_ms: int | None = None
-
-
-NOTHING = Exchange(None, 204)
 
 HTTP_STATUS = {
     "MHS.PROTOCOL.PARSE_ERROR": 400,
@@ -70,6 +59,7 @@ class Dispatch:
             "max_depth": limits.max_json_depth,
             "max_items": limits.max_json_items,
         }
+        self._most_answer_bytes = max(LEAST_BYTES, limits.max_request_bytes)
         self._rate = RateLimiter(limits.max_rate_per_s, limits.rate_burst)
         self._status_rate = RateLimiter(limits.max_status_rate_per_s, limits.max_status_rate_per_s)
         self.streams = EventStreams(endpoint, self._rate)
@@ -165,7 +155,7 @@ class Dispatch:
             return self._finish(request, result, context.afterwards if alone else [])
         if alone:
             _run(context.afterwards)
-        return Exchange(encode_reply(request.id, result))
+        return reply(request, result, self._most_answer_bytes)
 
     def _call(self, request: Request, context: Context) -> Any:
         peer = context.peer
@@ -206,7 +196,7 @@ class Dispatch:
         _run(afterwards)
         if isinstance(value, Fault):
             return Exchange(encode_error(request.id, value.error()))
-        return Exchange(encode_reply(request.id, value))
+        return reply(request, value, self._most_answer_bytes)
 
     @staticmethod
     def _notification(notification: Notification) -> Exchange:
@@ -224,7 +214,7 @@ class Dispatch:
         What waits for no other element is begun here, so that a batch enters in the order of arrival too.
         """
         order = BatchOrder(self.endpoint.sessions)
-        replies: list[bytes] = []
+        replies: list[Exchange] = []
         waiting: list[tuple[Place, Callable[[], Exchange | Awaitable[Exchange]]]] = []
         afterwards: list[Callable[[], None]] = []
         for call in batch.calls:
@@ -232,7 +222,7 @@ class Dispatch:
                 self._notification(call)
             elif isinstance(call, Malformed):
                 if not call.silent:
-                    replies.append(encode_error(call.id, call.fault.error()))
+                    replies.append(Exchange(encode_error(call.id, call.fault.error())))
             else:
                 place = order.place(call)
                 context = Context(self.endpoint, peer, received_mono_s, place.id_spent, afterwards)
@@ -242,19 +232,19 @@ class Dispatch:
                     continue
                 outcome = begin()
                 if isinstance(outcome, Exchange):
-                    _take(outcome, replies)
+                    replies.append(outcome)
                     place.answered.set()
                 else:
                     waiting.append((place, lambda outcome=outcome: outcome))  # type: ignore[misc]
         if waiting:
             return self._finish_batch(waiting, replies, afterwards)
         _run(afterwards)
-        return _joined(replies)
+        return joined(replies, self._most_answer_bytes)
 
     async def _finish_batch(
         self,
         waiting: list[tuple[Place, Callable[[], Exchange | Awaitable[Exchange]]]],
-        replies: list[bytes],
+        replies: list[Exchange],
         afterwards: list[Callable[[], None]],
     ) -> Exchange:
         async def run(place: Place, begin: Callable[[], Exchange | Awaitable[Exchange]]) -> None:
@@ -262,7 +252,7 @@ class Dispatch:
                 if place.after is not None:
                     await place.after.wait()
                 outcome = begin()
-                _take(outcome if isinstance(outcome, Exchange) else await outcome, replies)
+                replies.append(outcome if isinstance(outcome, Exchange) else await outcome)
             finally:
                 place.answered.set()
 
@@ -270,7 +260,7 @@ class Dispatch:
             for place, begin in waiting:
                 nursery.start_soon(run, place, begin)
         _run(afterwards)
-        return _joined(replies)
+        return joined(replies, self._most_answer_bytes)
 
     # Rates.
 
@@ -363,15 +353,6 @@ def _run(afterwards: list[Callable[[], None]]) -> None:
     """What a handler has put off until its reply is there [Context.afterwards]."""
     for call in afterwards:
         call()
-
-
-def _take(exchange: Exchange, replies: list[bytes]) -> None:
-    if exchange.body is not None:
-        replies.append(exchange.body)
-
-
-def _joined(replies: list[bytes]) -> Exchange:
-    return Exchange(b"[" + b",".join(replies) + b"]") if replies else NOTHING
 
 
 def served_row(method: str) -> MethodRow:

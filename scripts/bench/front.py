@@ -14,8 +14,9 @@ from mhsd.bindings.front import Front
 from mhsd.bindings.routes import ROUTES
 from mhsd.bindings.site import Document, Site
 from mhsd.bindings.tls import listen, port_of, resolve
+from mhsd.protocol.answers import Exchange
 from mhsd.protocol.auth import TokenFiles
-from mhsd.protocol.dispatch import Dispatch, Exchange
+from mhsd.protocol.dispatch import Dispatch
 from mhsd.protocol.peer import Peer
 
 _MOST_CONNECTIONS = 2000

@@ -13,7 +13,8 @@ import trio
 import trio.testing
 
 from mhsd.base.errors import Fault
-from mhsd.protocol.dispatch import Dispatch, Exchange
+from mhsd.protocol.answers import Exchange
+from mhsd.protocol.dispatch import Dispatch
 from mhsd.protocol.peer import Peer
 from mhsd.wire.stop_scanner import StopScanner
 

@@ -10,7 +10,8 @@ import trio.testing
 
 from mhsd.config import Limits
 from mhsd.driver.loader import LoadedDevice, load_target
-from mhsd.protocol.dispatch import Dispatch, Exchange
+from mhsd.protocol.answers import Exchange
+from mhsd.protocol.dispatch import Dispatch
 from mhsd.protocol.peer import Peer, Principal
 from mhsd.services.device_host import DeviceHost
 from mhsd.services.endpoint import Endpoint, open_endpoint

@@ -16,7 +16,8 @@ from mhsd.base.resources import METHODS
 from mhsd.config import Limits
 from mhsd.driver import Reading
 from mhsd.driver.loader import LoadedDevice, load_target
-from mhsd.protocol.dispatch import Dispatch, Exchange
+from mhsd.protocol.answers import Exchange
+from mhsd.protocol.dispatch import Dispatch
 from mhsd.protocol.methods import HANDLERS
 from mhsd.protocol.peer import Peer, Principal
 from mhsd.services import carriage

@@ -9,7 +9,7 @@ from typing import Any
 import trio
 
 from mhsd.base.ids import Ids
-from mhsd.protocol.dispatch import Exchange
+from mhsd.protocol.answers import Exchange
 from mhsd.protocol.peer import Peer, Principal
 from mhsd.wire.canonical import digest
 from tests.property.model import steps

@@ -20,7 +20,7 @@ from mhsd.aclient.streams import GONE, READ_BYTES
 from mhsd.aclient.transport import EventsWanted, Greet
 from mhsd.client.endpoint import StdioEndpoint
 from mhsd.client.errors import no_more_events
-from mhsd.client.stdio import KEPT_LINES, STOP_GRACE_S, ChildFailed, cannot_start
+from mhsd.client.stdio import KEPT_LINES, STOP_GRACE_S, ChildFailed, cannot_start, stops
 from mhsd.client.transport import MAX_ANSWER_BYTES, Answer, Lost, NotSent, Over
 from mhsd.wire.framing import Excess, LineSplitter
 
@@ -75,6 +75,8 @@ class StdioTransport:
         self._living = trio.CancelScope()
         self._log_ended = trio.Event()
         self._is_closed = False
+        self._answered = False
+        self._missed_start = False
 
     @classmethod
     async def start(cls, place: StdioEndpoint, hub: EventHub, nursery: trio.Nursery) -> StdioTransport:
@@ -129,12 +131,15 @@ class StdioTransport:
     ) -> Answer:
         """One request and its answer; what is urgent goes ahead of what waits to be written."""
         try:
-            return await self._link.exchange(request_id, body, timeout_s, urgent=urgent)
+            answer = await self._link.exchange(request_id, body, timeout_s, urgent=urgent)
+            self._answered = True
+            return answer  # noqa: TRY300 - nothing below can fail
         except NotSent as problem:
             kind = Over if self._link.broken.is_set() else NotSent
             raise kind(await self._explained(str(problem))) from None
         except Lost as problem:
             if problem.timed_out:
+                self._missed_start = not self._answered
                 raise
             raise Lost(await self._explained(str(problem))) from None
 
@@ -156,7 +161,8 @@ class StdioTransport:
     async def aclose(self) -> None:
         """Ends the child's stdin, waits for it, then SIGTERM and SIGKILL to its process group [TPT-009].
 
-        ChildFailed if it did not end well: a device may then not be in its safe state.
+        A child that has never answered in time has failed to start, and gets SIGTERM at once [TPT-007]. ChildFailed
+        if it did not end well: a device may then not be in its safe state.
         """
         if self._is_closed:
             return
@@ -173,7 +179,7 @@ class StdioTransport:
             raise ChildFailed(f"{self._place.url} ended with status {status}{log}")
 
     async def _ended(self) -> int:
-        for stop in (None, signal.SIGTERM, signal.SIGKILL):
+        for stop in stops(self._missed_start):
             if stop is not None:
                 with suppress(ProcessLookupError):
                     os.killpg(self._child.pid, stop)

@@ -58,6 +58,8 @@ class StdioTransport:
         self._write_lock = threading.Lock()
         self._broken: str | None = None
         self._closed = False
+        self._answered = False
+        self._missed_start = False
         self._log: collections.deque[str] = collections.deque(maxlen=KEPT_LINES)
         try:
             # A session of its own keeps the terminal's Ctrl-C from the child: the operation is cancelled in
@@ -97,6 +99,7 @@ class StdioTransport:
             self._write(body + b"\n", until_mono_s)
             answer = inbox.get(timeout=max(0.0, until_mono_s - time.monotonic()))
         except queue.Empty:
+            self._missed_start = not self._answered
             raise Lost(
                 f"{self._endpoint.url} did not answer within {timeout_s:g} s", timed_out=True
             ) from None
@@ -159,6 +162,7 @@ class StdioTransport:
                 # An error that could not name its request answers the only one that is open.
                 request_id, inbox = next(iter(self._waiting.items()))
         if inbox is not None and isinstance(request_id, str) and is_answer(value, request_id):
+            self._answered = True
             inbox.put(value)
 
     def _hand_out(self, event: object) -> None:
@@ -214,7 +218,8 @@ class StdioTransport:
     def close(self) -> None:
         """Ends the child's stdin, waits for it, then SIGTERM and SIGKILL to its process group [TPT-009].
 
-        ChildFailed if it did not end well: a device may then not be in its safe state.
+        A child that has never answered in time has failed to start, and gets SIGTERM at once [TPT-007]. ChildFailed
+        if it did not end well: a device may then not be in its safe state.
         """
         if self._closed:
             return
@@ -233,7 +238,7 @@ class StdioTransport:
             raise ChildFailed(f"{self._endpoint.url} ended with status {status}{log}")
 
     def _ended(self) -> int:
-        for stop in (None, signal.SIGTERM, signal.SIGKILL):
+        for stop in stops(self._missed_start):
             if stop is not None:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(self._child.pid, stop)
@@ -242,6 +247,11 @@ class StdioTransport:
             except subprocess.TimeoutExpired:
                 continue
         return -signal.SIGKILL
+
+
+def stops(missed_start: bool) -> tuple[signal.Signals | None, ...]:
+    """What a child is told one after the other until it ends; first of all nothing, as its stdin has ended."""
+    return (signal.SIGTERM, signal.SIGKILL) if missed_start else (None, signal.SIGTERM, signal.SIGKILL)
 
 
 class _Hearing(NamedTuple):

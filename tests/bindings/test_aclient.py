@@ -15,7 +15,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from mhsd.aclient import AsyncClient, AsyncSession, open_client
 from mhsd.client.documents import Event, Receipt
-from mhsd.client.errors import AuthError, MHSError, SessionError, TransportError
+from mhsd.client.errors import AuthError, MHSError, OutcomeUnknown, SessionError, TransportError
 from mhsd.client.receipts import is_final
 from mhsd.client.stdio import ChildFailed
 from mhsd.config import Limits
@@ -446,6 +446,22 @@ async def test_a_child_that_ignores_the_end_of_its_input_is_told_and_then_killed
     with trio.fail_after(PATIENCE_S), pytest.raises(ChildFailed, match=r"status -9\n  told"):
         async with open_client([sys.executable, "-u", "-c", program]) as client:
             await client.hello()
+
+
+async def test_a_child_that_never_answers_has_failed_to_start_and_is_told_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """[TPT-007]"""
+    monkeypatch.setattr("mhsd.aclient.stdio.STOP_GRACE_S", 3600.0)
+    program = "import threading; threading.Event().wait()"
+
+    async def ask_in_vain() -> None:
+        async with open_client([sys.executable, "-c", program], timeout_s=0.01) as client:
+            with pytest.raises(OutcomeUnknown):
+                await client.hello()
+
+    with trio.fail_after(PATIENCE_S), pytest.raises(ChildFailed, match="status -15"):
+        await ask_in_vain()
 
 
 async def test_plain_http_to_another_machine_is_refused() -> None:

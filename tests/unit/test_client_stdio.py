@@ -247,3 +247,28 @@ def test_a_child_that_does_not_end_is_killed_with_its_group(
     client.hello()
     with pytest.raises(ChildFailed, match="status -9"):
         client.close()
+
+
+def test_a_child_that_never_answers_has_failed_to_start_and_is_told_at_once(
+    child: Children, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[TPT-007]"""
+    monkeypatch.setattr("mhsd.client.stdio.STOP_GRACE_S", 3600.0)
+    client = child("""
+        import threading
+        threading.Event().wait()
+    """)
+    with pytest.raises(AnswerLost):
+        client.call("mhs.safety.estop", deadline_s=0.01)
+    ends: list[ChildFailed] = []
+
+    def close() -> None:
+        try:
+            client.close()
+        except ChildFailed as failed:
+            ends.append(failed)
+
+    closing = threading.Thread(target=close, daemon=True)
+    closing.start()
+    closing.join(60.0)
+    assert "status -15" in str(ends[0])

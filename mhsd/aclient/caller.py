@@ -92,7 +92,7 @@ class AsyncCaller:
 
         `deadline_s` (the client's timeout_s unless given) becomes `deadline_ms` where the method has one, at most
         what the endpoint allows; the answer is waited for a little longer. What changes something is sent once; a
-        question whose connection broke is asked once more. Cancelling the wait cancels nothing at the endpoint.
+        question whose connection broke is asked once more, after a little while. Cancelling the wait cancels nothing at the endpoint.
         """
         deadline_s = self.timeout_s if deadline_s is None else deadline_s
         if method not in calls.BEFORE_HELLO:
@@ -129,7 +129,7 @@ class AsyncCaller:
         self, method: str, params: Mapping[str, Any], until_mono_s: float, send: Send | None
     ) -> Answer:
         """The answer to one request, which is sent again only if it changes nothing and its connection broke."""
-        may_ask_again = method not in calls.EFFECTFUL and send is None
+        has_asked = send is not None
         while True:
             await self._wait_for_turn(method, until_mono_s)
             request_id = self.ulid()
@@ -143,9 +143,12 @@ class AsyncCaller:
             except NotSent as problem:
                 raise calls.unsent(problem) from None
             except Lost as problem:
-                if problem.timed_out or not may_ask_again:
+                again = not has_asked and calls.may_ask_again(method, problem)
+                pause_s = self.backoff().pause_s() if again else None
+                if pause_s is None:
                     raise calls.lost(method, problem) from None
-                may_ask_again = False
+                has_asked = True
+                await trio.sleep(pause_s)
 
     async def _wait_for_turn(self, method: str, until_mono_s: float) -> None:
         """Keeps to what the endpoint takes in a second [MHSD-7-04]."""

@@ -201,6 +201,11 @@ def unsent(problem: NotSent) -> MHSError:
     )
 
 
+def may_ask_again(method: str, problem: Lost) -> bool:
+    """Whether a request whose answer was lost is sent once more: a question whose connection broke [TPT-062]."""
+    return method not in EFFECTFUL and not problem.timed_out
+
+
 def lost(method: str, problem: Lost) -> AnswerLost:
     """The error of a request whose answer did not come, as bad as the method makes it [TPT-062]."""
     mhs_code = "MHS.OUTCOME.TIMEOUT" if problem.timed_out else "MHS.OUTCOME.UNKNOWN"

@@ -12,6 +12,7 @@ from trio.testing import MockClock
 
 from mhsd.aclient.caller import AsyncCaller
 from mhsd.aclient.transport import EventsWanted, Greet
+from mhsd.client.backoff import FIRST_S
 from mhsd.client.calls import EFFECTFUL
 from mhsd.client.errors import AnswerLost, MHSError, ProtocolError, TransportError
 from mhsd.client.transport import Answer, Lost, NotSent
@@ -69,11 +70,13 @@ def too_fast(retry_after_ms: int) -> Answer:
     return Answer({"error": {"code": -32000, "message": "too fast", "data": data}}, 429)
 
 
-async def test_a_question_whose_connection_broke_is_asked_once_more() -> None:
+async def test_a_question_whose_connection_broke_is_asked_once_more(autojump_clock: MockClock) -> None:
+    """[TPT-064] Not at once, and not by all tasks at the same instant."""
     transport = Scripted(Lost("cut"), {"state": {}})
     assert await AsyncCaller(transport).call("mhs.resource.read") == {"state": {}}
     first, second = transport.sent
     assert first["id"] != second["id"]
+    assert FIRST_S / 2 <= transport.at_mono_s[1] - transport.at_mono_s[0] <= FIRST_S
 
 
 async def test_a_second_break_is_told() -> None:

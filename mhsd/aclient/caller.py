@@ -92,7 +92,8 @@ class AsyncCaller:
 
         `deadline_s` (the client's timeout_s unless given) becomes `deadline_ms` where the method has one, at most
         what the endpoint allows; the answer is waited for a little longer. What changes something is sent once; a
-        question whose connection broke is asked once more, after a little while. Cancelling the wait cancels nothing at the endpoint.
+        question whose connection broke is asked once more, after a little while. Cancelling the wait cancels nothing at
+        the endpoint.
         """
         deadline_s = self.timeout_s if deadline_s is None else deadline_s
         if method not in calls.BEFORE_HELLO:

@@ -212,8 +212,13 @@ class AsyncSession(Operations):
         subscription.finish()
         if had_ended or self._is_closed:
             return {}
-        with trio.move_on_after(UNSUBSCRIBE_S, shield=True):
-            return await self._call("mhs.unsubscribe", {"subscription_id": subscription.subscription_id})
+        try:
+            with trio.move_on_after(UNSUBSCRIBE_S, shield=True):
+                return await self._call("mhs.unsubscribe", {"subscription_id": subscription.subscription_id})
+        except MHSError as refusal:
+            # It was ended by the first of two requests, the answer to which was lost.
+            if refusal.mhs_code != "MHS.RESOURCE.UNKNOWN":
+                raise
         return {}
 
     async def events(

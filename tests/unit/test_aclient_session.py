@@ -13,6 +13,7 @@ from trio.testing import MockClock
 from mhsd.aclient import AsyncClient, AsyncSession
 from mhsd.aclient.background import background
 from mhsd.aclient.events import EventHub
+from mhsd.aclient.session import UNSUBSCRIBE_S
 from mhsd.aclient.transport import EventsWanted, Greet
 from mhsd.client.errors import MHSError, OutcomeUnknown, SessionError
 from mhsd.client.transport import Answer, Lost, NotSent, Over
@@ -41,6 +42,7 @@ class Endpoint:
             "mhs.session.close": lambda _: {"summary": {}},
         }
         self.asked: list[tuple[float, str, dict[str, Any]]] = []
+        self.delays_s: dict[str, float] = {}
 
     async def greet(self, greet: Greet) -> None:
         await greet(self.exchange)
@@ -51,6 +53,7 @@ class Endpoint:
         await trio.lowlevel.checkpoint()
         request = json.loads(body)
         self.asked.append((trio.current_time(), request["method"], request["params"]))
+        await trio.sleep(self.delays_s.get(request["method"], 0))
         reply = self.table[request["method"]](request["params"])
         if isinstance(reply, str):
             return Answer({"id": request_id, "error": {"message": "no", "data": {"mhs_code": reply}}})
@@ -281,3 +284,30 @@ async def test_a_device_is_meant_by_any_of_its_names(endpoint: Endpoint, client:
     assert sent[1:] == [{"reason": "why", "device_id": DEVICE}] * 4
     with pytest.raises(MHSError, match="names 0 devices"):
         await client.estop(device_id="two")
+
+
+async def test_a_subscription_is_over_although_the_answer_that_says_so_was_lost(
+    endpoint: Endpoint, session: AsyncSession, autojump_clock: MockClock
+) -> None:
+    """[TPT-062] Asked again, the endpoint does not know it any more."""
+    endpoint.table["mhs.subscribe"] = lambda _: {"subscription_id": "sub_1", "seq_start": 1}
+    answers = [Lost("cut"), "MHS.RESOURCE.UNKNOWN"]
+    endpoint.table["mhs.unsubscribe"] = lambda _: answers.pop(0)
+    async with session.subscribe("state") as subscription:
+        pass
+    assert (answers, await subscription.close()) == ([], {})
+    assert len(endpoint.times("mhs.unsubscribe")) == 2
+
+
+async def test_an_endpoint_that_hangs_holds_nobody_up_who_leaves_a_subscription(
+    endpoint: Endpoint, session: AsyncSession, autojump_clock: MockClock
+) -> None:
+    """It ends with its session, which is what matters."""
+    endpoint.table["mhs.subscribe"] = lambda _: {"subscription_id": "sub_1", "seq_start": 1}
+    endpoint.table["mhs.unsubscribe"] = lambda _: {}
+    endpoint.delays_s["mhs.unsubscribe"] = 3600
+    begin = trio.current_time()
+    with trio.move_on_after(1):
+        async with session.subscribe("state"):
+            await trio.sleep_forever()
+    assert trio.current_time() - begin == pytest.approx(1 + UNSUBSCRIBE_S)

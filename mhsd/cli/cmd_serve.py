@@ -5,17 +5,25 @@ import os
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from mhsd.cli import exits
 from mhsd.cli.application import VersionOption, application, help_text, run
 from mhsd.cli.boundary import guarded
-from mhsd.cli.terminal import note, plain
+from mhsd.cli.terminal import emit, note, plain
+from mhsd.client.errors import MHSError
 from mhsd.config import OPTIONS, Config, Option
 
+if TYPE_CHECKING:
+    from mhsd.base.errors import StartError
+
 _ARM = "--arm"
+_JsonOption = Annotated[
+    bool,
+    typer.Option("--json", help="print a refused start as a JSON document; the ready line is JSON anyway"),
+]
 _SUMMARY = "serve laboratory instruments over MHS/1.0"
 _TEXT = (
     "A TARGET is the name of a reference device or a driver directory. Every option is also a key of mhsd.toml "
@@ -46,27 +54,31 @@ def serve_command(version: Any = None) -> Callable[..., int]:
     def serve(**flags: Any) -> int:
         """Serves the TARGETs until it is told to stop; returns the daemon's exit code."""
         flags.pop("version", None)
+        as_json = flags.pop("json")
         given = {key: content for key, content in flags.items() if content not in (None, [])}
-        return start(given)
+        return start(given, as_json=as_json)
 
     parameters = [_parameter(option) for option in OPTIONS]
-    if version is not None:
-        parameters.append(
-            inspect.Parameter("version", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=version)
-        )
+    for name, annotation in (("json", _JsonOption), ("version", version)):
+        if annotation is not None:
+            kind = inspect.Parameter.KEYWORD_ONLY
+            parameters.append(inspect.Parameter(name, kind, default=False, annotation=annotation))
     serve.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     serve.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return serve
 
 
-def start(flags: dict[str, Any]) -> int:
-    """Runs the daemon; a start that is refused is one line and its exit code."""
+def start(flags: dict[str, Any], *, as_json: bool) -> int:
+    """Runs the daemon; a start that is refused is one line and its exit code, with --json a document [TPT-052]."""
     from mhsd import daemon
     from mhsd.base.errors import StartError
 
     try:
         return daemon.main(Config.load(flags, os.environ, _working_directory()))
     except StartError as problem:
+        if as_json:
+            emit({"error": _refused(problem).document()})
+            return problem.exit_code
         code = f" ({problem.mhs_code})" if problem.mhs_code is not None else ""
         note(f"mhsd: {plain(problem.message)}{code}")
         return problem.exit_code
@@ -76,6 +88,17 @@ def start(flags: dict[str, Any]) -> int:
         # A defect that ends a daemon is worth its traceback in the log: it may never come again.
         traceback.print_exc()
         return exits.FAILED
+
+
+def _refused(problem: "StartError") -> MHSError:
+    wrong = problem.exit_code == exits.USAGE
+    return MHSError(
+        problem.mhs_code or ("MHS.PROTOCOL.INVALID_PARAMS" if wrong else "MHS.INTERNAL.ERROR"),
+        problem.message,
+        remediation="Change what the message names, then start again.",
+        retryable=False,
+        details={"reason": "usage" if wrong else "start"},
+    )
 
 
 def _working_directory() -> Path:

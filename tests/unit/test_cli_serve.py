@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -105,6 +106,12 @@ def test_a_start_that_is_refused_is_one_line(
     shell.outcome = problem
     assert shell("mhsd") == code
     assert capsys.readouterr() == ("", line)
+    assert shell("mhsctl", "serve", "--json") == code
+    out, err = capsys.readouterr()
+    refused = json.loads(out)["error"]
+    assert set(refused) == {"mhs_code", "message", "retryable", "data", "remediation"}
+    assert (refused["message"], err) == (problem.message, "")
+    assert refused["mhs_code"] == (problem.mhs_code or refused["mhs_code"])
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ For scripts and notebooks: `mhsd.connect(...)`; for Trio: `mhsd.aconnect(...)`; 
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from mhsd.aclient import AsyncClient, AsyncSession, AsyncSubscription
     from mhsd.aclient import open_client as aconnect
     from mhsd.client.code import CodeClient as Client
     from mhsd.client.code import connect
@@ -35,6 +36,9 @@ MHS_VERSION = "1.0"
 
 _HOMES = {
     "aconnect": "mhsd.aclient:open_client",
+    "AsyncClient": "mhsd.aclient:AsyncClient",
+    "AsyncSession": "mhsd.aclient:AsyncSession",
+    "AsyncSubscription": "mhsd.aclient:AsyncSubscription",
     "connect": "mhsd.client.code:connect",
     "lab": "mhsd.client.lab:lab",
     "Client": "mhsd.client.code:CodeClient",
@@ -58,6 +62,9 @@ _HOMES = {
 __all__ = [
     "MHS_VERSION",
     "SPEC_VERSION",
+    "AsyncClient",
+    "AsyncSession",
+    "AsyncSubscription",
     "AuthError",
     "CallOptions",
     "Client",

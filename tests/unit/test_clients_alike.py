@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import mhsd
 from mhsd.aclient import AsyncClient, AsyncSession, AsyncSubscription, open_client
 from mhsd.client.code import CodeClient, connect
 from mhsd.client.code_session import CodeSession
@@ -77,3 +78,10 @@ def test_both_are_opened_in_the_same_way() -> None:
     sync, trio = parameters(connect), parameters(open_client)
     assert {name: trio[name] for name in sync} == sync
     assert trio.keys() - sync.keys() == {"token", "tls", "peer", "attempts", "name"}
+
+
+def test_the_classes_of_both_can_be_named() -> None:
+    """[TPT-054] For annotations."""
+    assert (mhsd.Client, mhsd.Session, mhsd.Subscription) == (CodeClient, CodeSession, Subscription)
+    named = (mhsd.AsyncClient, mhsd.AsyncSession, mhsd.AsyncSubscription)
+    assert named == (AsyncClient, AsyncSession, AsyncSubscription)

@@ -28,7 +28,6 @@ ONLY_ONE = {
     "session.session_id": "an attribute of the Trio client's",
     "session.mutate": "what sends a command whose parameters are made already",
     "session.send": "what the MCP projection sends, which looks a lost answer up by itself",
-    "session.send": "the same, for a caller who looks up by itself",
     "subscription.put": "events arrive",
     "subscription.finish": "no more arrive",
     "subscription.interrupt": "events were lost on a WebSocket, which mhsd.connect does not open",

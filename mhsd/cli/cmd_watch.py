@@ -86,7 +86,10 @@ def watch(
         resources = resource or []
         every = manifests(client)
         target = chosen(
-            every, device, lambda each: all(resource_of(each, name) for name in resources), "these resources"
+            every,
+            device,
+            lambda each: all(resource_of(each, name) for name in resources),
+            "these resources" if resources else "",
         )
         streams = _streams(target, resources, [str(each) for each in stream or ()])
         view = _view(link, target)

@@ -63,7 +63,9 @@ def chosen(
         return devices[0]
     if not devices:
         raise error("MHS.DEVICE.UNKNOWN", "the endpoint serves no device", "Start mhsd with a device.")
-    several = f"several devices have {what}" if fitting and what else "the endpoint has several devices"
+    several = "the endpoint has several devices"
+    if what:
+        several = f"several devices have {what}" if fitting else f"none of the devices has {what}"
     raise UsageProblem(f"{several}; name one with --device: {listed(fitting or devices)}")
 
 

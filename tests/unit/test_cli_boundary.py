@@ -125,9 +125,9 @@ def test_a_bundle_that_is_a_list_is_named_as_what_it_is(shell: Shell, tmp_path: 
     file = tmp_path / "bundle.json"
     file.write_text("[]")
     done = shell("evidence", "--file", str(file))
-    assert done.code == 2
-    assert f"{file} holds a list, no JSON object" in done.err
-    assert "ticks" not in done.err
+    assert done.code == 1
+    assert f"{file} holds a list, no JSON object" in done.out
+    assert "ticks" not in done.out
 
 
 @pytest.mark.parametrize("variable", ["MHS_CA_FILE", "MHS_CERT_FILE"])

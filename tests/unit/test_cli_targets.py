@@ -50,6 +50,19 @@ def test_without_a_name_and_with_a_choice_the_command_is_refused(fits: bool) -> 
         chosen([BELT, PSU], None, lambda _: fits, "a resource r")
 
 
+@pytest.mark.parametrize(
+    ("fits", "what", "said"),
+    [
+        (True, "a resource x", "several devices have a resource x; "),
+        (False, "a resource x", "none of the devices has a resource x; "),
+        (True, "", "the endpoint has several devices; "),
+    ],
+)
+def test_a_choice_says_what_it_is_between(fits: bool, what: str, said: str) -> None:
+    with pytest.raises(UsageProblem, match=f"^{said}name one with --device: "):
+        chosen([BELT, PSU], None, lambda _: fits, what)
+
+
 def test_an_endpoint_without_devices_has_none_to_mean() -> None:
     with pytest.raises(MHSError):
         chosen([], None)

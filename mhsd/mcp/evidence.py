@@ -16,9 +16,10 @@ import trio
 
 from mhsd.aclient.client import AsyncClient
 from mhsd.base.errors import Fault
-from mhsd.client.errors import MHSError
+from mhsd.client.errors import MHSError, error
+from mhsd.client.requests import member
 from mhsd.core.chain import BundleCheck, receipt_errors
-from mhsd.mcp.artifacts import Artifacts
+from mhsd.mcp.artifacts import Artifacts, fit_twice
 from mhsd.mcp.fixed import DEFAULT_LAST_N, MAX_LAST_N
 from mhsd.mcp.results import json_line
 
@@ -27,8 +28,6 @@ MOST_CHARACTERS = 8 << 20
 
 _SHOWN_CHARACTERS = 1 << 19
 """As many receipts are shown as a result can say twice."""
-_BUNDLE_CHARACTERS = 1 << 20
-"""The longest bundle that a result can say twice, beside the receipts."""
 
 PATIENCE_S = 20.0
 """How long one call may go on reading; the next one goes on from there."""
@@ -103,10 +102,10 @@ class EvidenceReader:
         if len(self._newest) < self._count:
             # The bundle holds the newest receipts, which a verifier can check from there on.
             document["bundle_from_seq"] = (
-                self._newest[0].receipt()["evidence"]["seq"] if self._newest else None
+                self._newest[0].receipt()["evidence"].get("seq") if self._newest else None
             )
         if arguments.get("include_bundle"):
-            if len(text) <= _BUNDLE_CHARACTERS:
+            if fit_twice((json_line(document), text)):
                 document["bundle"] = json.loads(text)
             else:
                 # What stands beside it is worth more than one artifact that has everything.
@@ -166,11 +165,12 @@ class EvidenceReader:
         """The pages after a receipt; each of them is taken whole or not at all."""
         while True:
             params = {} if since is None else {"since_receipt": since}
-            page = await self._client.call("mhs.evidence.export", params)
+            page = _checked(await self._client.call("mhs.evidence.export", params))
             yield page
-            if not page.get("truncation") or not page["receipts"]:
+            truncation = page.get("truncation")
+            if not isinstance(truncation, dict) or not page["receipts"]:
                 return
-            since = page["truncation"]["next_since_receipt"]
+            since = member(truncation, "next_since_receipt")
 
     def _hold(self, receipt: Receipt) -> None:
         self._count += 1
@@ -180,6 +180,24 @@ class EvidenceReader:
         self._newest_characters += len(text)
         while self._newest_characters > MOST_CHARACTERS:
             self._newest_characters -= len(self._newest.popleft().text)
+
+
+def _checked(page: dict[str, Any]) -> dict[str, Any]:
+    """The same page; MHSError where it has not what is relied on here. Everything else is for the check to judge."""
+    receipts = page.get("receipts")
+    if not isinstance(receipts, list) or not all(map(_is_receipt, receipts)):
+        raise error(
+            "MHS.PROTOCOL.INVALID_REQUEST", "what the endpoint exports as evidence has no list of receipts"
+        )
+    return page
+
+
+def _is_receipt(value: Any) -> bool:
+    return (
+        isinstance(value, dict)
+        and isinstance(value.get("evidence"), dict)
+        and all(isinstance(value.get(name), str) for name in ("receipt_id", "command_id"))
+    )
 
 
 def _fitting(receipts: list[Receipt]) -> list[Receipt]:

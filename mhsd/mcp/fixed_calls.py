@@ -16,6 +16,7 @@ from mhsd.aclient.session import AsyncSession
 from mhsd.base.errors import Fault
 from mhsd.client.documents import Receipt
 from mhsd.client.errors import MHSError
+from mhsd.client.naming import devices_of
 from mhsd.mcp import fixed
 from mhsd.mcp.artifacts import Artifacts
 from mhsd.mcp.evidence import EvidenceReader
@@ -66,7 +67,7 @@ class FixedCalls:
         projection = await self._reach.sure()
         # The tools are known from before; whether anybody is there to serve them is asked now.
         listed = await self._client.call("mhs.devices.list")
-        self._reach.seen(each["device_id"] for each in listed["devices"])
+        self._reach.seen(each["device_id"] for each in devices_of(listed))
         return document_result(projection.devices())
 
     async def _inspect(self, job: Job, arguments: Arguments) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from mhsd import __version__
 from mhsd.aclient.client import AsyncClient
 from mhsd.base.errors import Fault
 from mhsd.client.errors import MHSError, TransportError
+from mhsd.client.naming import devices_of
 from mhsd.mcp import artifacts, resources
 from mhsd.mcp.artifacts import Artifacts, within_frame
 from mhsd.mcp.calls import Calls
@@ -212,7 +213,7 @@ class EndpointServer:
         if target.kind == "device":
             return await self._fixed.manifest(projection, {"device_id": target.device_id})
         listed = await self._client.call("mhs.devices.list")
-        shown = [each for each in listed["devices"] if each["device_id"] in projection.manifests]
+        shown = [each for each in devices_of(listed) if each["device_id"] in projection.manifests]
         return {**listed, "devices": shown}
 
     async def _sure(self) -> Projection:

@@ -9,7 +9,7 @@ import trio.testing
 
 from mhsd.aclient.client import AsyncClient
 from mhsd.base.errors import Fault
-from mhsd.client.errors import from_answer
+from mhsd.client.errors import MHSError, from_answer
 from mhsd.core.chain import genesis_digest, link
 from mhsd.mcp import evidence
 from mhsd.mcp.artifacts import Artifacts
@@ -179,7 +179,7 @@ async def test_a_bundle_that_does_not_fit_is_left_to_its_uri_and_the_verdict_sta
     reader: EvidenceReader, chain: Chain, artifacts: Artifacts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """TPT-044, TPT-047."""
-    monkeypatch.setattr(evidence, "_BUNDLE_CHARACTERS", 1000)
+    monkeypatch.setattr("mhsd.mcp.artifacts._MOST_BYTES", 1000)
     for number in range(20):
         chain.add(f"c{number}")
     document = await reader.document({"include_bundle": True})
@@ -203,3 +203,30 @@ async def test_an_endpoint_that_takes_too_long_is_not_waited_for_and_nothing_is_
     document = await reader.document({})
     assert (document["count"], document["valid"]) == (7, True)
     assert chain.asked == [None, "r2", "r5", "r5"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"receipts": None},
+        {"receipts": {}},
+        {"receipts": [7]},
+        {"receipts": [{}]},
+        {"receipts": [{"receipt_id": "r", "command_id": 7, "evidence": {}}]},
+        {"truncation": {"next_since_receipt": 7}},
+    ],
+)
+async def test_what_is_no_evidence_is_an_error_of_the_endpoint(
+    reader: EvidenceReader, chain: Chain, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any]
+) -> None:
+    """TPT-039."""
+    chain.add("c")
+    asked = chain.call
+
+    async def call(method: str, params: Any = None) -> dict[str, Any]:
+        return {**await asked(method, params), **change}
+
+    monkeypatch.setattr(chain, "call", call)
+    with pytest.raises(MHSError) as problem:
+        await reader.document({})
+    assert problem.value.mhs_code == "MHS.PROTOCOL.INVALID_REQUEST"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import ssl
+from contextlib import suppress
 
 import h11
 import trio
@@ -10,7 +12,7 @@ import trio
 from mhsd.aclient.events import EventHub
 from mhsd.aclient.sse import stream_events
 from mhsd.aclient.streams import GONE, READ_BYTES, Stream, connect, has_unread, host_header, text_of
-from mhsd.aclient.transport import EventsWanted, Greet
+from mhsd.aclient.transport import ALONE_S, EventsWanted, Greet
 from mhsd.client.backoff import ATTEMPTS, Backoff
 from mhsd.client.endpoint import HttpEndpoint
 from mhsd.client.errors import from_answer
@@ -195,12 +197,9 @@ class HttpTransport:
 
     async def _urgent_connection(self) -> Connection:
         """A new connection, which nothing can be in the way of; where there is none to be had, one that rests."""
-        try:
+        with suppress(NotSent), trio.move_on_after(ALONE_S if self._resting else math.inf):
             return await self.connection(fresh=True)
-        except Over:
-            raise
-        except NotSent:
-            return await self.connection()
+        return await self.connection()
 
     async def bring_events(self, wanted: EventsWanted) -> None:
         """Server-sent events over a connection of their own, which is opened again when it breaks."""

@@ -11,6 +11,10 @@ from typing import Protocol
 
 from mhsd.client.transport import Answer
 
+ALONE_S = 1.0
+"""How long a connection of its own may take to come about for what is urgent, where there is another that it could
+take."""
+
 Send = Callable[[str, bytes, float], Awaitable[Answer]]
 """Sends one request on one certain connection: its id, its body, and for how many seconds the answer is waited for."""
 

@@ -6,6 +6,7 @@ open. An e-stop takes a connection of its own: nothing that the others carry is 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import cast
@@ -22,7 +23,7 @@ from mhsd.aclient.background import background
 from mhsd.aclient.events import EventHub
 from mhsd.aclient.link import BadMessage, Link
 from mhsd.aclient.streams import GONE, Stream, connect, host_header, text_of
-from mhsd.aclient.transport import EventsWanted, Greet
+from mhsd.aclient.transport import ALONE_S, EventsWanted, Greet
 from mhsd.client.backoff import ATTEMPTS, Backoff
 from mhsd.client.endpoint import HttpEndpoint, parse_endpoint
 from mhsd.client.errors import MHSError, OutcomeUnknown, TransportError, from_answer, no_more_events
@@ -202,7 +203,9 @@ class WsTransport:
         return await link.exchange(request_id, body, _left_s(until_mono_s), urgent=urgent)
 
     async def _exchange_alone(self, request_id: str, body: bytes, until_mono_s: float) -> Answer:
-        link = await self._in_time(self._open, until_mono_s)
+        is_another_there = self._current is not None and self._current.why_broken is None
+        patience_s = min(ALONE_S, _left_s(until_mono_s) / 2) if is_another_there else math.inf
+        link = await self._in_time(self._open, min(until_mono_s, trio.current_time() + patience_s))
         try:
             return await link.exchange(request_id, body, _left_s(until_mono_s), urgent=True)
         finally:
@@ -212,7 +215,7 @@ class WsTransport:
         began_mono_s = trio.current_time()
         with trio.move_on_at(until_mono_s):
             return await connect()
-        raise NotSent(f"{self.url} took no connection within {until_mono_s - began_mono_s:.3g} s")
+        raise NotSent(f"{self.url} took no connection within {max(0, until_mono_s - began_mono_s):.3g} s")
 
     async def _link(self) -> Link:
         """The connection that there is, or a new one; hello has been said on it, if it has been said at all."""

@@ -95,20 +95,26 @@ async def test_every_client_waits_for_a_finite_time(serve: Serve, timeout_s: flo
             pass
 
 
-async def test_a_stop_takes_a_connection_that_rests_where_it_can_make_none(
-    serve: Serve, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As in a program that has no descriptor left."""
-    tiny = serve(lambda request: result(request, {"status": "completed"}))
-    async with client_of(tiny) as client:
-        await client.hello()
-        monkeypatch.setattr("mhsd.aclient.http.connect", exhausted)
-        assert (await client.estop()).ok
-    assert [request.connection for request in tiny.requests[:2]] == [1, 1]
-
-
 async def exhausted(place: object, context: object) -> NoReturn:
     raise NotSent("Too many open files")
+
+
+async def hanging(place: object, context: object) -> NoReturn:
+    await trio.sleep_forever()
+    raise AssertionError
+
+
+@pytest.mark.parametrize("connect", [exhausted, hanging])
+async def test_a_stop_takes_a_connection_that_rests_where_it_can_make_none(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, connect: Callable[..., object]
+) -> None:
+    """As in a program that has no descriptor left, or before an endpoint that lets nobody in any more."""
+    tiny = serve(lambda request: result(request, {"status": "completed"}))
+    async with client_of(tiny, timeout_s=2) as client:
+        await client.hello()
+        monkeypatch.setattr("mhsd.aclient.http.connect", connect)
+        assert (await client.estop()).ok
+    assert [request.connection for request in tiny.requests] == [1, 1]
 
 
 async def test_calls_one_after_another_share_a_connection(serve: Serve) -> None:

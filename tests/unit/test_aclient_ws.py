@@ -366,3 +366,21 @@ async def test_a_stop_has_its_receipt_at_once_although_nothing_else_moves(
         assert (await client.estop()).ok
         nursery.cancel_scope.cancel()
         stopped.set()
+
+
+async def test_a_stop_goes_over_the_connection_that_there_is_where_no_other_comes_about() -> None:
+    """An endpoint that lets nobody in any more may still hear those who are."""
+    over = trio.Event()
+
+    async def behave(peer: Peer) -> None:
+        if peer.number > 1:
+            await over.wait()
+            return
+        await peer.greet()
+        await peer.answer(await peer.request(), {"status": "completed"})
+        await peer.until_gone()
+
+    async with served(behave, timeout_s=1) as client:
+        await client.hello()
+        assert (await client.estop()).ok
+        over.set()

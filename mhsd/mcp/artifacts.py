@@ -5,22 +5,25 @@ documents are kept by the projection and end with it; every receipt is in the en
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mhsd.mcp.results import json_line
+from mhsd.mcp.session import MAX_FRAME_BYTES
 from mhsd.wire.canonical import sha256_text
 
 SCHEME = "mhs+artifact://"
 MEDIA_TYPE = "application/json"
 PIECE_CHARACTERS = 1 << 18
-"""Characters of one piece; escaped twice it is still within a frame."""
+"""Characters of one piece of what does not fit a frame whole; escaped twice it is still within one."""
 MOST_CHARACTERS = 1 << 26
 """What is kept in all; the oldest goes first."""
 
 _BYTES_A_CHARACTER = 24
 """At most: a character stands in the text and in structuredContent, each time as two escapes of six bytes."""
 _ENVELOPE_BYTES = 4096
+_MOST_BYTES = MAX_FRAME_BYTES - _ENVELOPE_BYTES
+"""Of a text, in the message around it."""
 _NOTE = "The whole is too long for a message; read the uri in artifacts as a resource."
 _DRIVER_TEXTS = frozenset(
     {"output", "effects", "progress", "error", "x-vendor", "artifacts", "telemetry_ref"}
@@ -46,7 +49,7 @@ class Artifacts:
         return uri
 
     def read(self, uri: str) -> dict[str, Any] | None:
-        """The entry of `resources/read` for one piece; None for what is not kept here.
+        """The entry of `resources/read`, whole where a frame holds it; None for what is not kept here.
 
         The first piece has the artifact's own URI, a later one `?offset=` behind it, counted in characters.
         `_meta` names the next piece.
@@ -56,14 +59,23 @@ class Artifacts:
         offset = _offset(query)
         if text is None or offset is None or offset >= len(text):
             return None
-        end = offset + PIECE_CHARACTERS
+        end = len(text) if _escaped_bytes(text) <= _MOST_BYTES else offset + PIECE_CHARACTERS
         following = f"{name}?offset={end}" if end < len(text) else None
         return {
             "uri": uri,
-            "mimeType": MEDIA_TYPE,
+            "mimeType": MEDIA_TYPE if end - offset >= len(text) else "text/plain",
             "text": text[offset:end],
             "_meta": {"x-mhs": {"offset": offset, "total_characters": len(text), "next": following}},
         }
+
+
+def fit_twice(texts: Sequence[str]) -> bool:
+    """Whether a frame holds these JSON texts both as text and as structured content, as a result says them."""
+    return sum(_escaped_bytes(text) + len(text.encode()) for text in texts) <= _MOST_BYTES
+
+
+def _escaped_bytes(text: str) -> int:
+    return len(json.dumps(text))
 
 
 def within_frame(result: Mapping[str, Any], artifacts: Artifacts, max_bytes: int) -> Mapping[str, Any]:

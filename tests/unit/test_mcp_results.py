@@ -188,6 +188,16 @@ def test_what_fits_into_a_frame_is_left_as_it_is() -> None:
     assert within_frame(long, artifacts, FRAME) is long
 
 
+def test_what_a_frame_holds_is_read_whole() -> None:
+    """TPT-043: a client need not know of pieces."""
+    artifacts = Artifacts()
+    text = json.dumps({"text": "ü" * (5 * PIECE_CHARACTERS // 2)}, ensure_ascii=False)
+    piece = artifacts.read(artifacts.keep(text))
+    assert piece is not None
+    assert (piece["text"], piece["mimeType"]) == (text, "application/json")
+    assert piece["_meta"]["x-mhs"]["next"] is None
+
+
 def read_whole(artifacts: Artifacts, uri: str) -> str:
     """The artifact as a client reads it, piece by piece."""
     text, following = "", uri
@@ -195,7 +205,9 @@ def read_whole(artifacts: Artifacts, uri: str) -> str:
         piece = artifacts.read(following)
         assert piece is not None
         assert piece["uri"] == following
-        assert len(piece["text"]) <= PIECE_CHARACTERS
+        assert len(json.dumps(piece)) <= FRAME
+        is_whole = len(piece["text"]) == piece["_meta"]["x-mhs"]["total_characters"]
+        assert piece["mimeType"] == ("application/json" if is_whole else "text/plain")
         text += piece["text"]
         following = piece["_meta"]["x-mhs"]["next"]
     return text

@@ -47,8 +47,8 @@ async def export(
         device_id=params.device_id,
         session_id=params.session_id,
         max_receipts=limits.max_export_receipts,
-        max_bytes=min(PAGE_BYTES, int(limits.max_request_bytes * _SHARE_OF_MESSAGE)),
-        max_items=min(PAGE_ITEMS, int(limits.max_json_items * _SHARE_OF_MESSAGE)),
+        max_bytes=min(PAGE_BYTES, _share(limits.max_request_bytes, _ENVELOPE_BYTES)),
+        max_items=min(PAGE_ITEMS, _share(limits.max_json_items, _ENVELOPE_ITEMS)),
     )
     if params.since_receipt is not None and since_seq < page.first_seq - 1:
         raise _unknown_receipt()
@@ -96,6 +96,11 @@ def _unknown_receipt() -> Fault:
         "since_receipt names no receipt that this endpoint keeps",
         details={"field": "since_receipt", "reason": "unknown_receipt"},
     )
+
+
+def _share(of_message: int, envelope: int) -> int:
+    """How much of a message a page's receipts may take; one receipt is a page whatever this is."""
+    return max(1, min(int(of_message * _SHARE_OF_MESSAGE), of_message - envelope))
 
 
 def _check_fits(page: Page, receipts: bytes, limits: Limits) -> None:

@@ -176,6 +176,25 @@ async def test_pages_fit_the_messages_of_their_endpoint_and_a_request_to_verify_
     assert found == list(range(1, 61))
 
 
+@pytest.mark.parametrize(
+    "limit", [{"max_request_bytes": size} for size in (6_000, 12_000, 20_000)] + [{"max_json_items": 500}]
+)
+async def test_small_messages_have_small_pages(tmp_path: Path, limit: dict[str, int]) -> None:
+    """[EVID-001] Where one receipt fits, there is a page."""
+    limits = attrs.evolve(Limits(), **limit)
+    async with opened(tmp_path / "state") as store:
+        await put(store, *(final(number) for number in range(1, 41)))
+        found: list[int] = []
+        since: dict[str, Any] = {}
+        while len(found) < 40:
+            bundle = await export(store, limits=limits, **since)
+            assert len(json.dumps(bundle, separators=(",", ":"))) <= limits.max_request_bytes
+            assert count_items(json.dumps(bundle).encode()) <= limits.max_json_items
+            found += seqs(bundle)
+            since = {"since_receipt": receipt_id(found[-1])}
+    assert found == list(range(1, 41))
+
+
 @pytest.mark.parametrize("limit", [{"max_request_bytes": 20_000}, {"max_json_items": 300}])
 async def test_a_receipt_larger_than_a_message_is_refused_and_can_be_passed_over(
     tmp_path: Path, limit: dict[str, int]

@@ -52,6 +52,7 @@ class AsyncClient(AsyncCaller, Negotiated):
         self.nursery = nursery
         self.hub = hub
         self._sessions: weakref.WeakSet[AsyncSession] = weakref.WeakSet()
+        self._is_closed = False
 
     def __repr__(self) -> str:
         return f"<AsyncClient of {self.transport.url}>"
@@ -66,12 +67,15 @@ class AsyncClient(AsyncCaller, Negotiated):
     def holds(self, session: AsyncSession) -> None:
         """A session works over this client, and does nothing more when the client is closed."""
         self._sessions.add(session)
+        if self._is_closed:
+            session.forget()
 
     async def close(self) -> None:
         """Gives back the connections; over stdio this ends the endpoint, and ChildFailed says if it ended badly.
 
         A session that is still open ends at the endpoint when its time is over; whoever waits for its events is told.
         """
+        self._is_closed = True
         for session in list(self._sessions):
             session.forget()
         await super().close()

@@ -291,15 +291,24 @@ async def test_what_is_left_of_a_closed_client_says_so(connect: Connect) -> None
         subscription = await session.subscribe("state")
     with trio.fail_after(PATIENCE_S):
         assert [event async for event in subscription if event.stream == "state"] == []
+        later = AsyncSession(client, session.session_id, [CONVEYOR])
+        begun = {"status": "running", "operation_id": "op_1", "session_id": session.session_id}
         for ask in (
             session.heartbeat(),
             session.read("world"),
-            session.operations(),
             session.invoke(STEP, {}),
+            later.operations(),
+            _opened(client),
         ):
             with pytest.raises(TransportError, match="nothing was sent"):
                 await ask
+        with pytest.raises(OutcomeUnknown, match="could not be found out"):
+            await client.wait(begun)
         assert await subscription.close() == {}
+
+
+async def _opened(client: AsyncClient) -> None:
+    await client.session()
 
 
 async def test_a_snapshot_is_restored(connect: Connect) -> None:

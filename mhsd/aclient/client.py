@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -29,6 +30,7 @@ from mhsd.client import requests
 from mhsd.client.backoff import ATTEMPTS
 from mhsd.client.calls import DEFAULT_TIMEOUT_S
 from mhsd.client.documents import Device, Receipt
+from mhsd.client.errors import MHSError
 from mhsd.client.evidence import joined, next_page
 from mhsd.client.naming import devices_of
 from mhsd.client.negotiated import Negotiated
@@ -139,9 +141,37 @@ class AsyncClient(AsyncCaller, Negotiated):
             ttl_s=ttl_s,
             approvals=requests.approvals(approved_by),
         )
-        grant = await self.call("mhs.session.open", params)
+        grant = await self._granted(params)
         session_id = requests.member(grant, "session_id")
         return AsyncSession(self, session_id, found, grant=grant, ttl_s=params["ttl_s"])
+
+    async def _granted(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """The session that was asked for. Where whoever asks is cancelled meanwhile, it is closed again when it comes:
+        nobody else knows of it, and it would take a place at the endpoint for as long as it lives."""
+        if self._is_closed:
+            return await self.call("mhs.session.open", params)
+        outcome: list[dict[str, Any] | MHSError] = []
+        answered, unwanted = trio.Event(), trio.Event()
+
+        async def ask() -> None:
+            try:
+                outcome.append(await self.call("mhs.session.open", params))
+            except MHSError as problem:
+                outcome.append(problem)
+            answered.set()
+            if unwanted.is_set() and isinstance(outcome[0], dict):
+                with suppress(MHSError):
+                    await self.call("mhs.session.close", given(session_id=outcome[0].get("session_id")))
+
+        self.nursery.start_soon(ask)
+        try:
+            await answered.wait()
+        except trio.Cancelled:
+            unwanted.set()
+            raise
+        if isinstance(outcome[0], MHSError):
+            raise outcome[0]
+        return outcome[0]
 
     async def wait(self, receipt: Mapping[str, Any], *, on_progress: OnProgress | None = None) -> Receipt:
         """The final receipt of the operation that `receipt` belongs to; a final one is returned as it is.

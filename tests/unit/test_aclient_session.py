@@ -311,3 +311,23 @@ async def test_an_endpoint_that_hangs_holds_nobody_up_who_leaves_a_subscription(
         async with session.subscribe("state"):
             await trio.sleep_forever()
     assert trio.current_time() - begin == pytest.approx(1 + UNSUBSCRIBE_S)
+
+
+async def test_a_session_that_comes_when_nobody_wants_it_any_more_is_closed_again(
+    endpoint: Endpoint, client: AsyncClient, autojump_clock: MockClock
+) -> None:
+    """[SESS-006] It would be in the way of others for as long as it lives."""
+    endpoint.delays_s["mhs.session.open"] = 5
+    with trio.move_on_after(1) as given_up:
+        await client.session()
+    assert given_up.cancelled_caught
+    assert endpoint.times("mhs.session.close") == []
+    await trio.sleep(10)
+    assert endpoint.params("mhs.session.close") == [{"session_id": "mhs_s_1"}]
+
+
+async def test_a_session_that_is_refused_says_why(endpoint: Endpoint, client: AsyncClient) -> None:
+    endpoint.table["mhs.session.open"] = lambda _: "MHS.LIMIT.SESSION_LIMIT"
+    with pytest.raises(MHSError) as refused:
+        await client.session()
+    assert refused.value.mhs_code == "MHS.LIMIT.SESSION_LIMIT"

@@ -218,6 +218,5 @@ def lost(method: str, problem: Lost) -> AnswerLost:
     return AnswerLost(
         mhs_code,
         f"{problem}; {method} changes nothing",
-        remediation="Repeat the command.",
-        retryable=True,
+        remediation="It may be asked again.",
     )

@@ -1,31 +1,34 @@
 """One daemon per instrument: a link that a device is driven over is locked while the daemon lives [MHSD-9a].
 
 Two programs that command one instrument would each believe what it read last, and the stop of one would not hold the
-other. The locks are advisory and stand in the runtime directory, so they hold among the daemons of one user.
+other. A lock is a name in the machine's abstract socket namespace: it holds among the daemons of all users, leaves no
+file behind, and is gone with its process. Containers with a network of their own have such a namespace of their own.
 """
 
 from __future__ import annotations
 
-import fcntl
-import os
+import errno
+import socket
+import struct
 from collections.abc import AsyncIterator, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from hashlib import sha256
-from pathlib import Path
 from urllib.parse import urlsplit
 
 import trio
 
 from mhsd.base.errors import StartError
-from mhsd.bindings.local import LOCK_SUFFIX
 from mhsd.driver.loader import LoadedDevice
 
 LINK = "link"
 """The driver option that says where an instrument is."""
 
+_ANSWER_S = 1.0
+"""How long the holder of a lock is asked who it is; the kernel answers for it, unless too many have asked."""
+
 
 @asynccontextmanager
-async def held_links(devices: Sequence[LoadedDevice], directory: Path) -> AsyncIterator[None]:
+async def held_links(devices: Sequence[LoadedDevice]) -> AsyncIterator[None]:
     """Lock the links of all hardware for the block; StartError where one is taken, by another process or twice."""
     takers: dict[str, str] = {}
     with ExitStack() as held:
@@ -41,7 +44,7 @@ async def held_links(devices: Sequence[LoadedDevice], directory: Path) -> AsyncI
                         exit_code=2,
                     )
                 takers[place] = path
-                held.callback(os.close, _locked(directory, place, f"{path}: {link}"))
+                held.enter_context(_locked(place, f"{path}: {link}"))
         yield
 
 
@@ -60,23 +63,29 @@ async def _places(link: str) -> list[str]:
     return sorted({f"{scheme.lower()}://{':'.join(map(str, address[:2]))}" for *_, address in found})
 
 
-def _locked(directory: Path, place: str, what: str) -> int:
-    """A descriptor that holds the lock until it is closed, however the process ends."""
-    path = directory / f"link-{sha256(place.encode()).hexdigest()[:32]}{LOCK_SUFFIX}"
+def _locked(place: str, what: str) -> socket.socket:
+    """A socket that holds the lock until it is closed, however the process ends."""
+    name = f"\0mhsd-link-{sha256(place.encode()).hexdigest()[:32]}"
+    lock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        lock.bind(name)
+        lock.listen()
     except OSError as error:
-        raise StartError(f"{what} cannot be locked: {path}: {error.strerror}", exit_code=1) from None
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        holder = os.pread(fd, 32, 0).decode(errors="replace").strip()
-        os.close(fd)
-        if not isinstance(error, BlockingIOError):
-            raise StartError(f"{what} cannot be locked: {path}: {error.strerror}", exit_code=1) from None
-        who = f"process {holder}" if holder.isdigit() else "another process"
-        raise StartError(f"{what} is in use by {who}", exit_code=1) from None
-    # The file stays when the lock is given up: removing it would let two processes lock two files.
-    os.ftruncate(fd, 0)
-    os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
-    return fd
+        lock.close()
+        if error.errno != errno.EADDRINUSE:
+            raise StartError(f"{what} cannot be locked: {error.strerror}", exit_code=1) from None
+        raise StartError(f"{what} is in use by {_holder(name)}", exit_code=1) from None
+    return lock
+
+
+def _holder(name: str) -> str:
+    """Who has bound this name, as the kernel says."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
+        asking.settimeout(_ANSWER_S)
+        try:
+            asking.connect(name)
+            credentials = asking.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+        except OSError:
+            return "another process"
+    pid, _, _ = struct.unpack("3i", credentials)
+    return f"process {pid}"

@@ -91,7 +91,7 @@ class _Daemon:
                 listening = await self._listen()
                 with self._open_socket(listening) as local:
                     async with (
-                        held_links(self._devices, local.path.parent),
+                        held_links(self._devices),
                         self._open_store() as store,
                         self._open_endpoint(store) as endpoint,
                     ):

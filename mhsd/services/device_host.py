@@ -5,7 +5,7 @@ change only in synchronous blocks.
 """
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -22,7 +22,7 @@ from mhsd.core.permits import PermitBook
 from mhsd.core.receipts import Change
 from mhsd.core.sessions import Session
 from mhsd.core.snapshots import Origin
-from mhsd.driver import DriverFailed, LinkDown, Reading, TerminalStop
+from mhsd.driver import Busy, DriverFailed, LinkDown, OutcomeUnknown, Reading, TerminalStop
 from mhsd.driver.loader import LoadedDevice
 from mhsd.services.feed import Feed
 from mhsd.services.slot import Slot
@@ -185,11 +185,10 @@ class DeviceHost:
             else:
                 reading = await self.driver.read_recorded(revision, resource_ids)
             missing = [name for name in resource_ids if not isinstance(reading.resources.get(name), Mapping)]
-        except (DriverFailed, LinkDown) as error:
-            raise Fault(
-                getattr(error, "mhs_code", "MHS.DEVICE.FAULT"), f"the device could not be read: {error}"
-            ) from error
         except Exception as error:
+            named = next((name for signal, name in UNREAD.items() if isinstance(error, signal)), None)
+            if named is not None:
+                raise named(error) from error
             log.exception("driver of %s failed in read", self.device_id)
             raise Fault(
                 "MHS.ADAPTER.SHIM_FAILED",
@@ -337,6 +336,39 @@ class DeviceHost:
 
     def wall(self) -> str:
         return rfc3339(self.clock.now())
+
+
+def _not_read(error: DriverFailed) -> Fault:
+    details = {
+        **(error.details or {}),
+        **({"native_code": error.native_code} if error.native_code is not None else {}),
+    }
+    return Fault(error.mhs_code, f"the device could not be read: {error}", details=details or None)
+
+
+def _busy(error: Busy) -> Fault:
+    return Fault("MHS.DEVICE.BUSY", error.message, details={"retry_after_ms": error.retry_after_ms})
+
+
+def _link_down(error: LinkDown) -> Fault:
+    return Fault(
+        "MHS.DEVICE.FAULT", f"the device could not be read: {error}", details={"reason": "link_down"}
+    )
+
+
+def _silent(error: OutcomeUnknown) -> Fault:
+    return Fault(
+        "MHS.OUTCOME.TIMEOUT", f"the device did not answer: {error}", details={"reason": "read_timeout"}
+    )
+
+
+UNREAD: Mapping[type[Exception], Callable[[Any], Fault]] = {
+    DriverFailed: _not_read,
+    Busy: _busy,
+    LinkDown: _link_down,
+    OutcomeUnknown: _silent,
+}
+"""What a driver says of a read by raising. A read does nothing, so one without an answer is only late [MHSD-9a]."""
 
 
 def unusable(message: str) -> Fault:

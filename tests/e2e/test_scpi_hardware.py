@@ -90,11 +90,20 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instrument]:
         yield serve(tmp_path_factory.mktemp("bench"), stack)[0]
 
 
+@pytest.fixture(scope="module")
+def shared_bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instrument]:
+    """The instrument of the daemon that tests share; no other daemon may drive it meanwhile."""
+    with ExitStack() as stack:
+        yield serve(tmp_path_factory.mktemp("shared-bench"), stack)[0]
+
+
 @pytest.fixture
-def instrument(bench: Instrument) -> Iterator[Instrument]:
+def instrument(request: pytest.FixtureRequest) -> Iterator[Instrument]:
     """The instrument with its output off, 0 V and 1 A; its meter waits for nothing."""
-    yield bench
-    bench.log("SIM:RELEASE", "OUTP OFF", "VOLT 0", "CURR 1")
+    is_shared = "armed" in request.fixturenames
+    instrument: Instrument = request.getfixturevalue("shared_bench" if is_shared else "bench")
+    yield instrument
+    instrument.log("SIM:RELEASE", "OUTP OFF", "VOLT 0", "CURR 1")
 
 
 @pytest.fixture(params=["stdio", "http"])
@@ -160,10 +169,10 @@ def drive(binding: str, tmp_path: Path, instrument: Instrument) -> Iterator[Driv
 
 @pytest.fixture(scope="module", params=["stdio", "http"])
 def armed(
-    request: pytest.FixtureRequest, bench: Instrument, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest, shared_bench: Instrument, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Lab]:
     """A daemon that the tests of ordinary work share, over each binding in turn."""
-    with driving(request.param, tmp_path_factory.mktemp("armed"), bench, "--arm") as lab:
+    with driving(request.param, tmp_path_factory.mktemp("armed"), shared_bench, "--arm") as lab:
         yield lab
 
 
@@ -426,11 +435,11 @@ def test_arming_names_the_devices_that_it_means(drive: Drive, instrument: Instru
     assert session.write("output", {"voltage_v": 1})["status"] == "completed"
 
 
-def start(tmp_path: Path, *arguments: str) -> tuple[int, str]:
+def start(tmp_path: Path, *arguments: str, runtime: str = "run") -> tuple[int, str]:
     """The exit code and the standard error of a start that must be refused."""
     done = subprocess.run(
         [str(MHSD), "scpi-psu", "--port", "0", *arguments],
-        env={**os.environ, "MHSD_RUNTIME_DIR": str(tmp_path / "run")},
+        env={**os.environ, "MHSD_RUNTIME_DIR": str(tmp_path / runtime)},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         cwd=tmp_path,
@@ -506,10 +515,10 @@ def test_a_link_is_driven_by_one_daemon_at_a_time(tmp_path: Path, instrument: In
     given = options(tmp_path, instrument.link, "--arm")
     with running("stdio", tmp_path, *given, targets=("scpi-psu",)) as lab:
         session = lab.open(device_id=PSU, mode="hardware")
-        for host in ("127.0.0.1", "LocalHost"):
+        for host, runtime in (("127.0.0.1", "run"), ("LocalHost", "run of another user")):
             link = f"tcp://{host}:{instrument.port}"
             other = options(tmp_path, link, "--arm", "--state-dir", str(tmp_path / "state of another"))
-            code, errors = start(tmp_path, *other)
+            code, errors = start(tmp_path, *other, runtime=runtime)
             assert code == 1
             assert errors == f"mhsd: /bench/psu: {link} is in use by process {lab.process.pid}\n"
         assert session.write("output", {"voltage_v": 2})["status"] == "completed"

@@ -163,12 +163,13 @@ def test_half_an_answer_is_none(serve: Serve) -> None:
     assert [request.connection for request in tiny.requests] == [1, 2]
 
 
-def test_silence_is_a_timeout_and_says_that_a_read_may_be_repeated(serve: Serve) -> None:
+def test_silence_is_a_timeout_and_says_that_a_read_changes_nothing(serve: Serve) -> None:
     tiny = serve(lambda _: b"")
     with client_of(tiny) as client, pytest.raises(AnswerLost) as lost:
         client.call("mhs.devices.list", deadline_s=0.1)
     assert lost.value.mhs_code == "MHS.OUTCOME.TIMEOUT"
-    assert lost.value.retryable is True
+    assert "changes nothing" in lost.value.message
+    assert lost.value.retryable is False, "as in the table of errors"
 
 
 def test_a_peer_that_trickles_cannot_hold_a_call_beyond_its_time(serve: Serve) -> None:

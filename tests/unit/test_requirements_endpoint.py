@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 import trio
 
+from mhsd.base.errors import Fault
 from mhsd.base.resources import METHODS
 from mhsd.config import Limits
-from mhsd.driver import Reading
+from mhsd.driver import Busy, DriverFailed, LinkDown, OutcomeUnknown, Reading
 from mhsd.driver.loader import LoadedDevice, load_target
 from mhsd.protocol.answers import Exchange
 from mhsd.protocol.dispatch import Dispatch
@@ -151,6 +152,33 @@ async def test_a_state_that_cannot_be_read_afterwards_counts_as_changed_and_is_n
         assert (receipt["state_revision_before"], receipt["state_revision_after"]) == (before, before + 1)
         assert "state_hash_after" not in receipt
         assert "output" not in receipt
+
+
+@pytest.mark.parametrize(
+    ("signal", "mhs_code", "details"),
+    [
+        (OutcomeUnknown("no answer to MEAS:VOLT?"), "MHS.OUTCOME.TIMEOUT", {"reason": "read_timeout"}),
+        (LinkDown("the cable is out"), "MHS.DEVICE.FAULT", {"reason": "link_down"}),
+        (Busy(40, "it warms up"), "MHS.DEVICE.BUSY", {"retry_after_ms": 40}),
+        (DriverFailed("MHS.DEVICE.FAULT", "overload", "-241"), "MHS.DEVICE.FAULT", {"native_code": "-241"}),
+    ],
+)
+async def test_what_a_driver_says_of_a_read_is_named(
+    signal: Exception, mhs_code: str, details: dict[str, Any], autojump_clock: trio.testing.MockClock
+) -> None:
+    """A read has no outcome that could be unknown; an instrument that is silent is late."""
+    async with served() as bench:
+        session_id = await bench.open()
+
+        async def read(resource_ids: Sequence[str]) -> Reading:
+            raise signal
+
+        bench.host.driver.read = read  # type: ignore[method-assign]
+        with pytest.raises(Fault) as refused:
+            await bench.host.read(("belt",))
+        assert (refused.value.mhs_code, refused.value.details) == (mhs_code, details)
+        receipt = await bench.step(session_id)
+        assert (receipt["status"], receipt["error"]["mhs_code"]) == ("rejected", mhs_code)
 
 
 # Slow disks.

@@ -32,6 +32,11 @@ class Settings:
     path: str
 
 
+def logger_of(path: str) -> logging.Logger:
+    """The logger of the device at this path."""
+    return logging.getLogger("mhsd.driver" + path.replace("/", "."))
+
+
 @attrs.frozen
 class Reading:
     """What the device showed when it was asked: states by resource_id, `closed` or `open` by interlock id.
@@ -86,7 +91,7 @@ class Driver:
     def __init__(self, settings: Settings) -> None:
         """Build the driver without any I/O; OptionInvalid for an option that cannot be used."""
         self.settings = settings
-        self.log = logging.getLogger("mhsd.driver" + settings.path.replace("/", "."))
+        self.log = logger_of(settings.path)
         """The device's own logger: what is written here, subscribers of its log stream get. Nothing secret."""
         self._running: set[trio.CancelScope] = set()
 

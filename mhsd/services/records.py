@@ -12,6 +12,7 @@ from contextlib import contextmanager
 import trio
 
 from mhsd.core.events import LEVELS
+from mhsd.driver.contract import logger_of
 from mhsd.services.device_host import DeviceHost
 from mhsd.wire.elements import LogLevel
 
@@ -24,8 +25,9 @@ class DeviceRecords(logging.Handler):
 
     def __init__(self, hosts: Mapping[str, DeviceHost]) -> None:
         super().__init__()
-        self._named = {**hosts, **{host.driver.settings.path: host for host in hosts.values()}}
-        self._loggers = {host.driver.log.name: host for host in hosts.values()}
+        # By the manifest's path: what a driver's class does with its attributes is its own matter.
+        self._named = {**hosts, **{host.manifest.path: host for host in hosts.values()}}
+        self._loggers = {logger_of(host.manifest.path).name: host for host in hosts.values()}
         self._token = trio.lowlevel.current_trio_token()
         self._thread = threading.get_ident()
 

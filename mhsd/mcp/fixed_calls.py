@@ -141,7 +141,7 @@ class FixedCalls:
                 if not self._leases.note(lease, refusal):
                     raise
                 continue  # What a session did is over with it.
-            found |= {each["operation_id"]: each for each in listed}
+            found |= {str(each.get("operation_id")): each for each in listed}
         return {"operations": [found[each] for each in sorted(found, reverse=True)]}
 
     async def _one(

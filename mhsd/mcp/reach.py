@@ -105,7 +105,7 @@ async def _as_granted(client: AsyncClient, manifest: Mapping[str, Any]) -> Mappi
 async def _class_document(client: AsyncClient, capability_id: str) -> Mapping[str, Any] | None:
     """The document of a class; an endpoint that does not serve it only makes its tools less well described."""
     try:
-        document = (await client.call("mhs.schema.get", {"ref": capability_id}))["schema"]
+        document = (await client.call("mhs.schema.get", {"ref": capability_id})).get("schema")
     except TransportError:
         raise
     except MHSError:

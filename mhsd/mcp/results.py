@@ -105,7 +105,7 @@ def _unknown_receipt_id(receipt: Mapping[str, Any]) -> Any:
 
 def summary_of(receipt: Mapping[str, Any]) -> str:
     """The receipt in one line for a person; without braces, for readers that join the text blocks."""
-    status = receipt.get("status")
+    status = str(receipt.get("status"))
     parts = [f"{status}: {receipt.get('capability_id')} on {receipt.get('device_id')}"]
     error = receipt.get("error")
     if isinstance(error, Mapping):

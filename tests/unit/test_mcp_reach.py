@@ -36,6 +36,7 @@ class Endpoint:
         """Raised in place of an answer; a KeyError stands for an answer that lacks what is looked for."""
         self.granted: list[str] | None = None
         self.is_silent = False
+        self.class_answer: dict[str, Any] | None = None
 
     async def hello(self) -> dict[str, Any]:
         return {"endpoint_id": "mhs://x", "limits": {}}
@@ -55,6 +56,8 @@ class Endpoint:
         }[method]()
 
     def _no_class(self) -> Any:
+        if self.class_answer is not None:
+            return self.class_answer
         raise error("MHS.PROTOCOL.INVALID_PARAMS", "no such class")
 
     def _session(self, device_id: str) -> Any:
@@ -98,6 +101,18 @@ async def test_what_is_granted_becomes_a_tool() -> None:
     local = reach_of(endpoint, url=None)
     await local.load()
     assert len(names(local)) == 2
+
+
+@pytest.mark.parametrize("answer", [{}, {"schema": None}, {"schema": 7}])
+async def test_a_class_without_a_document_only_makes_its_tool_less_well_described(
+    answer: dict[str, Any],
+) -> None:
+    """TPT-034."""
+    endpoint = Endpoint(manifest(A, "cap.one.v1"))
+    endpoint.class_answer = answer
+    reach = reach_of(endpoint)
+    await reach.load()
+    assert names(reach) == ["mhs__lab_a__one"]
 
 
 async def test_an_endpoint_that_is_away_at_the_start_is_no_error_and_one_that_refuses_is() -> None:

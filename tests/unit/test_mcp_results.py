@@ -114,6 +114,12 @@ def test_the_summary_tells_a_person_what_happened(change: dict[str, Any], words:
     assert len(summary.splitlines()) == 1
 
 
+@pytest.mark.parametrize("status", [None, 7, ["x"]])
+def test_a_status_that_is_none_is_only_shown(status: Any) -> None:
+    line = summary_of({"status": status, "capability_id": "c", "device_id": "d"})
+    assert line == f"{status}: c on d"
+
+
 def test_a_receipt_with_an_operation_names_it_beside() -> None:
     """[TPT-038]"""
     assert receipt_result(RECEIPT, ASKED)["structuredContent"]["operation"] == {

@@ -259,7 +259,7 @@ def test_progress_is_shown_where_stderr_is_a_terminal(own: Daemon) -> None:
     os.close(master)
     os.close(slave)
     assert json.loads(done.stdout)["status"] == "completed"
-    assert re.search(r"cap\.motion\.convey\.v1  \d+ %", shown)
+    assert re.search(r"cap\.motion\.convey\.v1  \d+ s  \d+ %", shown)
     assert shown.endswith("\r\x1b[2K")
 
 

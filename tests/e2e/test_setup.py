@@ -2,7 +2,10 @@
 
 import os
 import subprocess
+import sys
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -59,3 +62,11 @@ def test_without_the_venv_module_one_line_names_the_debian_package(tmp_path: Pat
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
     assert line.endswith("apt-get install python3-venv")
+
+
+@pytest.mark.parametrize("program", ["mhsd", "mhsctl", "mhs", "openmhs"])
+def test_the_environment_that_setup_has_made_has_the_four_programs(program: str, tmp_path: Path) -> None:
+    """[MHSD-8-07] `make test` sets up and runs in `.venv`, so that this is what `make setup` has made."""
+    argv = [Path(sys.executable).parent / program, "--version"]
+    done = subprocess.run(argv, capture_output=True, text=True, cwd=tmp_path, check=True)
+    assert "mhsd" in done.stdout

@@ -515,7 +515,7 @@ def test_a_link_is_driven_by_one_daemon_at_a_time(tmp_path: Path, instrument: In
     given = options(tmp_path, instrument.link, "--arm")
     with running("stdio", tmp_path, *given, targets=("scpi-psu",)) as lab:
         session = lab.open(device_id=PSU, mode="hardware")
-        for host, runtime in (("127.0.0.1", "run"), ("LocalHost", "run of another user")):
+        for host, runtime in (("127.0.0.1", "run"), ("LocalHost", "r2")):
             link = f"tcp://{host}:{instrument.port}"
             other = options(tmp_path, link, "--arm", "--state-dir", str(tmp_path / "state of another"))
             code, errors = start(tmp_path, *other, runtime=runtime)

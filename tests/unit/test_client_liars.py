@@ -118,7 +118,7 @@ def test_pages_of_evidence_that_lead_nowhere_are_a_protocol_error(served: Any, p
         served(evidence_export=page).export_evidence()
 
 
-def test_a_document_of_any_depth_can_be_shown(served: Any) -> None:
+def test_a_document_deeper_than_the_protocol_allows_can_be_shown(served: Any) -> None:
     deep = '{"a": ' * 500 + "[" * 50 + "]" * 50 + "}" * 500
 
     def answer(request: Request) -> bytes:

@@ -24,6 +24,7 @@ from mhsd.core.sessions import Session
 from mhsd.core.snapshots import Origin
 from mhsd.driver import Busy, DriverFailed, LinkDown, OutcomeUnknown, Reading, TerminalStop
 from mhsd.driver.loader import LoadedDevice
+from mhsd.services.contained import contained
 from mhsd.services.feed import Feed
 from mhsd.services.slot import Slot
 from mhsd.store import Store
@@ -180,10 +181,11 @@ class DeviceHost:
         if self.crashed is not None:
             raise self.crashed
         try:
-            if revision is None:
-                reading = await self.driver.read(resource_ids)
-            else:
-                reading = await self.driver.read_recorded(revision, resource_ids)
+            with contained():
+                if revision is None:
+                    reading = await self.driver.read(resource_ids)
+                else:
+                    reading = await self.driver.read_recorded(revision, resource_ids)
             missing = [name for name in resource_ids if not isinstance(reading.resources.get(name), Mapping)]
         except Exception as error:
             named = next((name for signal, name in UNREAD.items() if isinstance(error, signal)), None)
@@ -292,7 +294,8 @@ class DeviceHost:
         """
         with trio.move_on_after(self.stop_grace_s, shield=shield):
             try:
-                return await self.driver.halt(reason)
+                with contained():
+                    return await self.driver.halt(reason)
             except Exception:
                 # A broken driver must not keep the others from being brought to their safe state.
                 log.exception("driver of %s failed in halt", self.device_id)
@@ -308,7 +311,8 @@ class DeviceHost:
         """The driver's own stop, bounded; True only where it confirmed the safe state."""
         with trio.move_on_after(self.manifest.safety.latency_ms / 1000 + self.stop_grace_s, shield=True):
             try:
-                return await self.driver.estop(reason)
+                with contained():
+                    return await self.driver.estop(reason)
             except TerminalStop as stopped:
                 self.terminal = stopped.message
                 return stopped.safe_state_achieved

@@ -25,6 +25,7 @@ from mhsd.core.receipts import RESTORE
 from mhsd.core.snapshots import not_restored
 from mhsd.driver import Busy, Call, Cancelled, DriverFailed, LinkDown, OutcomeUnknown, Reading
 from mhsd.driver.manifest import Binding, Interlock
+from mhsd.services.contained import contained
 from mhsd.services.device_host import STATE_READ_S, DeviceHost
 
 log = logging.getLogger("mhsd.execution")
@@ -121,7 +122,8 @@ async def _invoke(host: DeviceHost, operation: Operation, binding: Binding) -> N
         progress=progress,
     )
     try:
-        outcome = await host.driver.invoke(call)
+        with contained():
+            outcome = await host.driver.invoke(call)
     except BaseException as error:
         signal = _leaf(error)
         if not isinstance(signal, Exception) and not _is_foreign_cancel(signal):
@@ -173,7 +175,8 @@ async def _restore(host: DeviceHost, operation: Operation, binding: Binding) -> 
         return Refused(fault)
     native: Native = Returned(restoration.output(), None)
     try:
-        await host.driver.restore(restoration.state)
+        with contained():
+            await host.driver.restore(restoration.state)
     except Exception as error:
         native = await _signalled(host, binding, _leaf(error))
     if isinstance(native, Refused | Lost | Interrupted):
@@ -189,7 +192,8 @@ async def _restore(host: DeviceHost, operation: Operation, binding: Binding) -> 
 
 async def _put_back(host: DeviceHost, before: Reading) -> str | None:
     try:
-        await host.driver.restore(before.resources)
+        with contained():
+            await host.driver.restore(before.resources)
     except Exception:
         # Whatever the driver says here, what counts is the state that it shows.
         log.exception("driver of %s failed to take back its former state", host.device_id)

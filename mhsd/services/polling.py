@@ -14,6 +14,7 @@ from mhsd.base.errors import Fault
 from mhsd.core.operations import storable
 from mhsd.driver import Reading
 from mhsd.services.carriage import Carriage
+from mhsd.services.contained import contained
 from mhsd.services.device_host import DeviceHost
 from mhsd.wire.elements import Stream
 
@@ -100,7 +101,8 @@ class Poller:
 
     def _flows(self, resource_id: str) -> bool:
         try:
-            return self._host.driver.telemetry_flows(resource_id)
+            with contained():
+                return self._host.driver.telemetry_flows(resource_id)
         except Exception:
             # Named boundary: a broken driver ends its own telemetry and nothing else.
             if not self._driver_failed:

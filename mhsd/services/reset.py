@@ -15,6 +15,7 @@ from mhsd.core import receipts
 from mhsd.core.operations import native_fault
 from mhsd.driver import DriverFailed, DriverSignal, Reading, TerminalStop
 from mhsd.services.carriage import Answer, Promise, internal_fault, store_fault
+from mhsd.services.contained import contained
 from mhsd.services.estop import StopRequest, safety_entry, safety_members
 from mhsd.services.served_device import ServedDevice
 from mhsd.store import Store, StoreFailed
@@ -181,7 +182,8 @@ class Reset:
 
     async def _driver_reset(self, device: ServedDevice) -> Fault | None:
         try:
-            await device.host.driver.reset()
+            with contained():
+                await device.host.driver.reset()
         except TerminalStop as stopped:
             device.host.terminal = stopped.message
             return _terminal(stopped.message)

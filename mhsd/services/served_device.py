@@ -9,6 +9,7 @@ import trio
 from mhsd.base.errors import Fault, StartError
 from mhsd.core.permits import PermitBook
 from mhsd.driver import DriverSignal, Reading
+from mhsd.services.contained import contained
 from mhsd.services.device_host import DeviceHost
 from mhsd.services.executions import Executions
 from mhsd.services.polling import Poller
@@ -100,16 +101,19 @@ async def _driver_tasks(
     refused: StartError | None = None
     opened = False
     try:
-        async with trio.open_nursery() as nursery:
-            try:
-                await host.driver.open(nursery)
-            except DriverSignal as error:
-                refused = StartError(f"{host.device_id}: the device cannot be opened: {error}", exit_code=1)
-                nursery.cancel_scope.cancel()
-            else:
-                opened = True
-                task_status.started()
-                await trio.sleep_forever()
+        with contained():
+            async with trio.open_nursery() as nursery:
+                try:
+                    await host.driver.open(nursery)
+                except DriverSignal as error:
+                    refused = StartError(
+                        f"{host.device_id}: the device cannot be opened: {error}", exit_code=1
+                    )
+                    nursery.cancel_scope.cancel()
+                else:
+                    opened = True
+                    task_status.started()
+                    await trio.sleep_forever()
     except Exception as error:
         if not opened:
             raise

@@ -283,6 +283,62 @@ async def test_a_device_with_a_command_in_flight_is_made_safe_before_it_is_serve
 # Crashed drivers.
 
 
+@pytest.mark.parametrize("in_a_task", [False, True], ids=["itself", "in a task of its own"])
+async def test_no_driver_ends_the_program(in_a_task: bool, autojump_clock: trio.testing.MockClock) -> None:
+    """[MHSD-4-20] As vendors' libraries do that call sys.exit where they should raise."""
+
+    async def exits(*_: Any) -> Any:
+        if not in_a_task:
+            raise SystemExit(1)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(exits_itself)
+
+    async def exits_itself() -> None:
+        raise SystemExit(1)
+
+    async with served() as bench:
+        session_id = await bench.open()
+        driver = bench.host.driver
+        read = driver.read
+        driver.invoke = exits  # type: ignore[method-assign]
+        receipt = await bench.step(session_id)
+        assert (receipt["status"], receipt["error"]["mhs_code"]) == ("failed", "MHS.ADAPTER.SHIM_FAILED")
+        driver.read = exits  # type: ignore[method-assign]
+        asked = {"session_id": session_id, "resource_id": "world", **WAIT}
+        assert await bench.code_of("mhs.resource.read", **asked) == "MHS.ADAPTER.SHIM_FAILED"
+        driver.read = read  # type: ignore[method-assign]
+        driver.reset = exits  # type: ignore[method-assign]
+        await bench.ask("mhs.safety.estop", reason="a test")
+        await trio.sleep(1)  # On the test clock: a stop of the same instant would be later than the reset.
+        reset = {"session_id": session_id, "device_id": bench.host.device_id, **WAIT}
+        refused = await bench.ask("mhs.safety.reset", **reset)
+        assert (refused["status"], refused["error"]["mhs_code"]) == ("failed", "MHS.ADAPTER.SHIM_FAILED")
+        driver.estop = driver.halt = exits  # type: ignore[method-assign]
+        assert not await bench.host.halt("a test")
+        stopped = await bench.ask("mhs.safety.estop", reason="a test")
+        assert stopped["error"]["mhs_code"] == "MHS.SAFETY.SAFE_STATE_UNREACHED"
+
+
+async def test_a_device_whose_driver_ends_the_program_in_the_background_has_crashed() -> None:
+    device = load_target("conveyor-workcell", backend="fake", options={})
+    crash = trio.Event()
+
+    async def link() -> None:
+        await crash.wait()
+        raise SystemExit(1)
+
+    async def open_with_link(nursery: trio.Nursery) -> None:
+        nursery.start_soon(link)
+
+    device.driver.open = open_with_link  # type: ignore[method-assign]
+    async with served(device) as bench:
+        session_id = await bench.open()
+        crash.set()
+        await trio.testing.wait_all_tasks_blocked()
+        refused = await bench.step(session_id)
+        assert refused["error"]["mhs_code"] == "MHS.ADAPTER.CRASHED"
+
+
 async def test_a_device_whose_driver_crashed_is_never_shown_as_it_was() -> None:
     """[PROTO-024, MHSD-9a-47]"""
     device = load_target("conveyor-workcell", backend="fake", options={})

@@ -101,8 +101,6 @@ class Subscription:
             self._owner.call_at(due_mono_s, self)
 
     def _publish(self, tail: bytes) -> None:
-        if self.ended:
-            return
         self.log.append(tail)
         for reader in self.readers:
             reader.has_news(self)

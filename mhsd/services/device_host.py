@@ -26,6 +26,7 @@ from mhsd.driver import Busy, DriverFailed, LinkDown, OutcomeUnknown, Reading, T
 from mhsd.driver.loader import LoadedDevice
 from mhsd.services.contained import contained
 from mhsd.services.feed import Feed
+from mhsd.services.signals import device_busy, device_failed, link_down
 from mhsd.services.slot import Slot
 from mhsd.store import Store
 from mhsd.wire.canonical import NotCanonical
@@ -343,21 +344,7 @@ class DeviceHost:
 
 
 def _not_read(error: DriverFailed) -> Fault:
-    details = {
-        **(error.details or {}),
-        **({"native_code": error.native_code} if error.native_code is not None else {}),
-    }
-    return Fault(error.mhs_code, f"the device could not be read: {error}", details=details or None)
-
-
-def _busy(error: Busy) -> Fault:
-    return Fault("MHS.DEVICE.BUSY", error.message, details={"retry_after_ms": error.retry_after_ms})
-
-
-def _link_down(error: LinkDown) -> Fault:
-    return Fault(
-        "MHS.DEVICE.FAULT", f"the device could not be read: {error}", details={"reason": "link_down"}
-    )
+    return device_failed(error, f"the device could not be read: {error}")
 
 
 def _silent(error: OutcomeUnknown) -> Fault:
@@ -368,8 +355,8 @@ def _silent(error: OutcomeUnknown) -> Fault:
 
 UNREAD: Mapping[type[Exception], Callable[[Any], Fault]] = {
     DriverFailed: _not_read,
-    Busy: _busy,
-    LinkDown: _link_down,
+    Busy: device_busy,
+    LinkDown: link_down,
     OutcomeUnknown: _silent,
 }
 """What a driver says of a read by raising. A read does nothing, so one without an answer is only late [MHSD-9a]."""

@@ -27,6 +27,7 @@ from mhsd.driver import Busy, Call, Cancelled, DriverFailed, LinkDown, OutcomeUn
 from mhsd.driver.manifest import Binding, Interlock
 from mhsd.services.contained import contained
 from mhsd.services.device_host import STATE_READ_S, DeviceHost
+from mhsd.services.signals import device_busy, device_failed, link_down
 
 log = logging.getLogger("mhsd.execution")
 
@@ -36,20 +37,16 @@ FOREIGN_CANCELS = frozenset({"asyncio.exceptions.CancelledError", "concurrent.fu
 
 
 def _failed(error: DriverFailed) -> Failed:
-    details = {
-        **(error.details or {}),
-        **({"native_code": error.native_code} if error.native_code is not None else {}),
-    }
     # After its acceptance a command may have had an effect: no failure of it is worth a blind retry [PROTO-041].
-    return Failed(Fault(error.mhs_code, error.message, details=details or None, retryable=False))
+    return Failed(device_failed(error, error.message, retryable=False))
 
 
-def _refused(error: Busy) -> Refused:
-    return Refused(Fault("MHS.DEVICE.BUSY", error.message, details={"retry_after_ms": error.retry_after_ms}))
+def _busy(error: Busy) -> Refused:
+    return Refused(device_busy(error))
 
 
 def _link_down(error: LinkDown) -> Refused:
-    return Refused(Fault("MHS.DEVICE.FAULT", error.message, details={"reason": "link_down"}, retryable=True))
+    return Refused(link_down(error))
 
 
 def _lost(error: OutcomeUnknown) -> Lost:
@@ -62,7 +59,7 @@ def _interrupted(error: Cancelled) -> Interrupted:
 
 SIGNALS: Mapping[type[Exception], Callable[[Any], Native]] = {
     DriverFailed: _failed,
-    Busy: _refused,
+    Busy: _busy,
     LinkDown: _link_down,
     OutcomeUnknown: _lost,
     Cancelled: _interrupted,
